@@ -1,0 +1,1 @@
+"""From raw text to training batches: corpus, vocabulary, sequences, records, masks, dataset."""

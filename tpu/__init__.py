@@ -1,0 +1,1 @@
+"""Where training runs: devices, the pretraining loop, launchers."""
