@@ -1,0 +1,305 @@
+"""Model folders: what a model is on disk, and one `load_model` for every kind of folder.
+
+A native folder holds albert_config.json, model.json, the tokeniser file and weights-STEP.{index,data-*}. model.json is
+written last and names the weights, so a reader always finds a whole model, also while a run replaces it.
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from albert_tf import files
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from albert_tf.encoder import AlbertEncoder
+    from albert_tf.layers import AlbertLayer
+    from albert_tf.tokenization import Tokenizer
+
+CONFIG_FILE = "albert_config.json"
+INFO_FILE = "model.json"
+FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """What model.json says of a model beyond its sizes."""
+
+    heads: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)  # name -> options of heads.make_head
+    task: str | None = None  # task name of a fine-tuned model
+    labels: tuple[str, ...] | None = None  # in the order of the logits
+    max_seq_length: int | None = None  # tokens a row, as trained
+    sentence_objective: str | None = None  # sop, nsp or none
+    tokenizer_kind: str | None = None
+    vocabulary_hash: str | None = None
+    do_lower_case: bool | None = None
+    keep_accents: bool | None = None
+    preset: str | None = None
+    made_by: dict[str, Any] = dataclasses.field(default_factory=dict)  # command, step, versions
+    task_options: dict[str, Any] = dataclasses.field(default_factory=dict)  # what a task needs to predict alike
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Restored:
+    """What happened to each variable and each stored tensor."""
+
+    filled: tuple[str, ...] = ()  # our variables that have values from the source
+    new: tuple[str, ...] = ()  # our variables left as initialised
+    skipped: tuple[str, ...] = ()  # stored tensors left out by rule (optimiser slots, counters)
+    unused: tuple[str, ...] = ()  # stored tensors nobody asked for
+
+
+@dataclasses.dataclass(kw_only=True)
+class Model:
+    """An encoder with its heads, tokeniser (None where the folder has none) and description."""
+
+    config: AlbertConfig
+    encoder: "AlbertEncoder"
+    heads: dict[str, "AlbertLayer"]
+    tokenizer: "Tokenizer | None"
+    info: ModelInfo
+    restored: Restored = dataclasses.field(default_factory=Restored)
+
+    def named_variables(self) -> dict[str, Any]:
+        """Every variable under its name in the model folder."""
+        from albert_tf.layers import prefixed
+
+        named = prefixed("encoder", self.encoder.named_variables())
+        for name, head in self.heads.items():
+            named.update(prefixed(name, head.named_variables()))
+        return named
+
+
+def new_model(
+    config: AlbertConfig,
+    heads: dict[str, dict[str, Any]],
+    tokenizer: "Tokenizer | None" = None,
+    *,
+    info: ModelInfo | None = None,
+    dtype: Any = None,
+) -> Model:
+    """A freshly initialised model; `heads` maps names of heads.HEADS to their options; dtype is a tf_keras policy."""
+    from albert_tf.encoder import AlbertEncoder
+    from albert_tf.heads import make_head
+
+    encoder = AlbertEncoder(config, dtype=dtype)
+    made = {name: make_head(name, config, dtype=dtype, **options) for name, options in heads.items()}
+    for layer in (encoder, *made.values()):
+        encoder.build_child(layer)
+    info = dataclasses.replace(info or ModelInfo(), heads=heads)
+    return Model(config=config, encoder=encoder, heads=made, tokenizer=tokenizer, info=info)
+
+
+def save_model(folder: str | os.PathLike, model: Model, *, step: int = 0) -> None:
+    """Writes or replaces the model in `folder`; at every moment the folder holds a whole one, if it held one before.
+
+    Raises UserError where the folder cannot be written to.
+    """
+    folder = pathlib.Path(folder)
+    info = _with_tokenizer(model.info, model.tokenizer)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        prefix = f"weights-{step}"
+        write_tensors(folder / prefix, {name: variable for name, variable in model.named_variables().items()})
+        if model.tokenizer is not None:
+            model.tokenizer.save(folder)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the model to {folder}: {error.strerror}; check the folder and the disk"
+        ) from error
+    model.config.write_json(folder / CONFIG_FILE)
+    values = {"format_version": FORMAT_VERSION, "weights": prefix, **dataclasses.asdict(info)}
+    files.write_json(folder / INFO_FILE, values)
+    for old in folder.glob("weights-*"):
+        if not old.name.startswith(f"{prefix}."):
+            old.unlink(missing_ok=True)
+
+
+def load_model(path: str | os.PathLike, *, heads: Iterable[str] | None = None, dtype: Any = None) -> Model:
+    """Loads a model folder of any kind; see `kind_of`.
+
+    Args:
+      path: a native folder, a run folder, or a release checkpoint (folder, prefix or .index file).
+      heads: names of the heads to build; by default those that the source has.
+      dtype: a tf_keras policy ("float32", "mixed_bfloat16", "mixed_float16") or None for the global one.
+
+    Raises UserError where the path holds no model, a file is damaged, or a variable of the encoder has no value.
+    """
+    path = pathlib.Path(path)
+    if (path / INFO_FILE).is_file():
+        return _load_native(path, heads, dtype)
+    from albert_tf.conversion import release
+
+    return release.load(path, heads=heads, dtype=dtype)
+
+
+def read_info(folder: str | os.PathLike) -> tuple[ModelInfo, str]:
+    """model.json as (description, prefix of the weights).
+
+    Raises UserError where it is missing, damaged, or written by a later version of the format.
+    """
+    folder = pathlib.Path(folder)
+    values = files.read_json(folder / INFO_FILE, "model description")
+    version = values.pop("format_version", None)
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{folder / INFO_FILE} has format_version {version!r}: expected {FORMAT_VERSION}; update albert_tf"
+        )
+    prefix = values.pop("weights", None)
+    known = {field.name for field in dataclasses.fields(ModelInfo)}
+    unknown = sorted(set(values) - known)
+    if unknown or not isinstance(prefix, str) or "/" in prefix or not isinstance(values.get("heads", {}), dict):
+        found = f"unknown keys {', '.join(unknown)}" if unknown else f"weights {prefix!r}"
+        raise UserError(f"{folder / INFO_FILE} is damaged: found {found}; write the model folder anew")
+    if values.get("labels") is not None:
+        values["labels"] = tuple(values["labels"])
+    return ModelInfo(**values), prefix
+
+
+def _load_native(folder: pathlib.Path, heads: Iterable[str] | None, dtype: Any) -> Model:
+    config = AlbertConfig.from_json(folder / CONFIG_FILE)
+    info, prefix = read_info(folder)
+    tokenizer = load_folder_tokenizer(folder, do_lower_case=info.do_lower_case, keep_accents=info.keep_accents)
+    check_vocabulary(config, tokenizer, info.vocabulary_hash, folder)
+    wanted = dict.fromkeys(info.heads if heads is None else heads)
+    model = new_model(config, {name: info.heads.get(name, {}) for name in wanted}, tokenizer, info=info, dtype=dtype)
+    tensors = read_tensors(folder / prefix)
+    model.restored = assign(model, tensors, source=str(folder))
+    return model
+
+
+def load_folder_tokenizer(folder: pathlib.Path, **casing: bool | None) -> "Tokenizer | None":
+    """The tokeniser that a folder carries, or None where it has none."""
+    names = ("spiece.model", "vocab.txt", "30k-clean.model")
+    places = [folder / name for name in names] + [folder / "assets" / name for name in names]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        return None
+    from albert_tf import tokenization
+
+    return tokenization.load_tokenizer(found, **casing)
+
+
+def check_vocabulary(
+    config: AlbertConfig, tokenizer: "Tokenizer | None", expected_hash: str | None, source: str | os.PathLike
+) -> None:
+    """Refuses a tokeniser that is not the model's: another size than the table's rows, or another file."""
+    if tokenizer is None:
+        return
+    if expected_hash is not None and tokenizer.hash != expected_hash:
+        raise UserError(
+            f"{source}: the tokeniser file has hash {tokenizer.hash[:12]}, the model was made with "
+            f"{expected_hash[:12]}; put the right tokeniser file back"
+        )
+    if tokenizer.vocab_size > config.vocab_size:
+        raise UserError(
+            f"{source}: the tokeniser has {tokenizer.vocab_size} pieces, the embedding table {config.vocab_size} rows; "
+            "give the tokeniser that the model was trained with"
+        )
+
+
+def assign(
+    model: Model,
+    tensors: dict[str, "np.ndarray"],
+    *,
+    source: str,
+    skipped: tuple[str, ...] = (),
+    new_heads: bool = False,
+) -> Restored:
+    """Gives every variable its value and reports; anything of the encoder left without a value is an error.
+
+    Raises UserError naming what is missing or has another shape. Heads may be new only where `new_heads` allows it.
+    """
+    variables = model.named_variables()
+    missing = [name for name in variables if name not in tensors]
+    essential = [name for name in missing if name.startswith("encoder/") or not new_heads]
+    if essential:
+        raise UserError(
+            f"{source} has no values for {len(essential)} of {len(variables)} variables: {_listed(essential)}; "
+            "check that the configuration and the weights belong together"
+        )
+    for name, variable in variables.items():
+        if name in tensors and tuple(variable.shape) != tensors[name].shape:
+            raise UserError(
+                f"{source}: {name} has shape {list(tensors[name].shape)}, the configuration asks for "
+                f"{list(variable.shape)}; check that the configuration and the weights belong together"
+            )
+    for name, variable in variables.items():
+        if name in tensors:
+            variable.assign(tensors[name])
+    return Restored(
+        filled=tuple(name for name in variables if name in tensors),
+        new=tuple(missing),
+        skipped=skipped,
+        unused=tuple(name for name in tensors if name not in variables),
+    )
+
+
+def write_tensors(prefix: str | os.PathLike, tensors: dict[str, Any]) -> None:
+    """Writes a name-based TensorFlow checkpoint, prefix.index and prefix.data-00000-of-00001.
+
+    Raises OSError where the disk does not take it.
+    """
+    import tensorflow as tf
+
+    names = list(tensors)
+    values = [tf.convert_to_tensor(tensors[name]) for name in names]
+    try:
+        with tf.device("CPU:0"):
+            tf.raw_ops.SaveV2(
+                prefix=str(prefix), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
+            )
+    except tf.errors.OpError as error:
+        for part in pathlib.Path(prefix).parent.glob(f"{pathlib.Path(prefix).name}.*"):
+            part.unlink(missing_ok=True)
+        raise OSError(0, error.message.splitlines()[0]) from error
+
+
+def read_tensors(prefix: str | os.PathLike) -> dict[str, "np.ndarray"]:
+    """Reads every tensor of a TensorFlow checkpoint.
+
+    Raises UserError where a file is missing, truncated or damaged.
+    """
+    import tensorflow as tf
+
+    prefix = pathlib.Path(prefix)
+    index = prefix.with_name(f"{prefix.name}.index")
+    data = list(prefix.parent.glob(f"{glob_escape(prefix.name)}.data-*-of-*"))
+    if not index.is_file():
+        raise UserError(f"no checkpoint at {prefix}: {index.name} is missing; give the path without its ending")
+    if not data:
+        raise UserError(f"the checkpoint {prefix} has no {prefix.name}.data-* file beside its index; copy it too")
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        return {name: reader.get_tensor(name) for name in sorted(reader.get_variable_to_shape_map())}
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise UserError(f"the checkpoint {prefix} is truncated or damaged ({reason}); copy it again") from error
+
+
+def glob_escape(name: str) -> str:
+    """A file name with the characters that glob treats specially taken literally."""
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+def _with_tokenizer(info: ModelInfo, tokenizer: "Tokenizer | None") -> ModelInfo:
+    if tokenizer is None:
+        return info
+    return dataclasses.replace(
+        info,
+        tokenizer_kind=tokenizer.kind,
+        vocabulary_hash=tokenizer.hash,
+        do_lower_case=tokenizer.do_lower_case,
+        keep_accents=tokenizer.keep_accents,
+    )
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

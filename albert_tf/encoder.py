@@ -1,0 +1,215 @@
+"""AlbertEncoder: embeddings, then layers that reuse a few blocks, then the pooler."""
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from albert_tf import layers
+from albert_tf.config import AlbertConfig
+
+INPUT_NAMES = ("input_ids", "input_mask", "segment_ids")
+_OPTIONAL_NAMES = ("output_positions", "dropout_seed")
+
+
+@tf_keras.saving.register_keras_serializable("albert_tf")
+class AlbertEncoder(layers.AlbertLayer):
+    """ALBERT's encoder (paper, section 3): one block reused by every layer, or the paper's other ways of sharing.
+
+    >>> encoder = AlbertEncoder(AlbertConfig())
+    >>> outputs = encoder({"input_ids": [[2, 51, 7, 3]]})
+    >>> outputs["sequence_output"].shape, outputs["pooled_output"].shape
+    (TensorShape([1, 4, 768]), TensorShape([1, 768]))
+    """
+
+    def __init__(self, config: AlbertConfig | dict[str, Any], name: str = "albert_encoder", **kwargs: Any) -> None:
+        self.config = config if isinstance(config, AlbertConfig) else AlbertConfig.from_dict(config)
+        kwargs["initializer_range"] = self.config.initializer_range
+        super().__init__(name=name, **kwargs)
+        part = {"initializer_range": self.initializer_range, "dtype": self._dtype_policy}
+        self.embeddings = _embeddings(self.config, part)
+        self.attentions, self.feed_forwards = _sub_layers(self.config, part)
+        self.blocks = [  # the same object wherever a layer is shared
+            layers.AlbertBlock(self.attentions[attention], self.feed_forwards[feed_forward], name=f"block_{i}", **part)
+            for i, (attention, feed_forward) in enumerate(block_plan(self.config)[0])
+        ]
+        self.layer_blocks = block_plan(self.config)[1]
+        self.pooler = layers.Dense(self.config.hidden_size, self.config.hidden_size, name="pooler", **part)
+
+    def build(self, _: Any) -> None:
+        for child in (self.embeddings, *self.attentions, *self.feed_forwards, *self.blocks, self.pooler):
+            self.build_child(child)
+        self.built = True
+
+    def call(
+        self,
+        inputs: dict[str, tf.Tensor] | tf.Tensor,
+        training: bool | None = None,
+        return_attention_probs: bool = False,
+    ) -> dict[str, Any]:
+        """Encodes token ids.
+
+        Args:
+          inputs: a dict, or input_ids alone.
+            input_ids: int [B, S], S at most max_position_embeddings.
+            input_mask: int [B, S], 1 for tokens and 0 for padding; all ones where left out.
+            segment_ids: int [B, S]; all zeros where left out.
+            output_positions: int [B, K], optional: the last layer then runs only there (and at the first token), as
+              no head reads anything else; `sequence_output` and the last of `encoder_outputs` become [B, K, H], the
+              same numbers that a gather from the full output would give.
+            dropout_seed: int32 [2], optional: makes dropout a pure function of it; drawn at random where left out.
+          training: whether dropout is on.
+          return_attention_probs: adds `attention_probs`.
+
+        Returns:
+          sequence_output [B, S, H], pooled_output [B, H], encoder_outputs (a list, one [B, S, H] per layer and inner
+          group) in the compute dtype, and, where asked for, attention_probs (a list of float32 [B, A, S, S]).
+        """
+        inputs = _checked(inputs)
+        input_ids = inputs["input_ids"]
+        seed = self._dropout_seed(inputs) if training else None
+        hidden = self.embeddings(input_ids, inputs.get("segment_ids"), seed=_fold(seed, 0))
+        score_bias = self._score_bias(inputs)
+        weights = self._read_weights()
+        positions = inputs.get("output_positions")
+        queries = None if positions is None else tf.pad(positions, [[0, 0], [1, 0]])  # the first token in front
+        outputs, probabilities = [], []
+        for i, block in enumerate(self.layer_blocks):
+            last = i == len(self.layer_blocks) - 1
+            hidden, attention = self.blocks[block](
+                hidden, score_bias, weights[block], queries if last else None, _fold(seed, i + 1)
+            )
+            outputs.append(hidden)
+            probabilities.append(attention)
+        pooled = tf.math.tanh(self.pooler(hidden[:, 0]))
+        if positions is not None:
+            outputs[-1] = hidden[:, 1:]
+        result = {"sequence_output": outputs[-1], "pooled_output": pooled, "encoder_outputs": outputs}
+        return {**result, "attention_probs": probabilities} if return_attention_probs else result
+
+    def _score_bias(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """float32 [B, 1, 1, S], or 0 where every position is a token."""
+        mask = inputs.get("input_mask")
+        if mask is None:
+            return tf.zeros([], tf.float32)
+        return (1.0 - tf.cast(mask, tf.float32))[:, None, None, :] * layers.MASKED_SCORE
+
+    def _read_weights(self) -> list[layers.BlockWeights]:
+        """Reads every sub-layer once, also those that several blocks share."""
+        attentions = {id(part): part.read_weights() for part in self.attentions}
+        feed_forwards = {id(part): part.read_weights() for part in self.feed_forwards}
+        return [
+            layers.BlockWeights(attentions[id(block.attention)], feed_forwards[id(block.feed_forward)])
+            for block in self.blocks
+        ]
+
+    def _dropout_seed(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor | None:
+        if not (self.config.hidden_dropout_prob or self.config.attention_probs_dropout_prob):
+            return None
+        if "dropout_seed" in inputs:
+            return inputs["dropout_seed"]
+        return tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
+
+    def named_variables(self) -> dict[str, tf.Variable]:
+        """Every variable once, under the name that it has in a model folder."""
+        named = layers.prefixed("embeddings", self.embeddings.named_variables())
+        for part in (*self.attentions, *self.feed_forwards, self.pooler):
+            named.update(layers.prefixed(part.name, part.named_variables()))
+        return named
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        del config["initializer_range"]
+        return {**config, "config": self.config.to_dict()}
+
+
+def block_plan(config: AlbertConfig) -> tuple[list[tuple[int, int]], list[int]]:
+    """Which sub-layers make each block, and which block runs at each step of the encoder.
+
+    Returns (blocks as pairs of indices into the attention and the feed-forward sub-layers, block index per step); a
+    step is one layer and inner group. AlbertConfig(num_hidden_layers=2) gives ([(0, 0)], [0, 0]).
+    """
+    count = config.num_hidden_layers
+    if config.sharing == "all":
+        inner = config.inner_group_num
+        blocks = [(i, i) for i in range(config.num_hidden_groups * inner)]
+        return blocks, [config.group_of_layer(layer) * inner + i for layer in range(count) for i in range(inner)]
+    attention = [0 if config.sharing == "attention" else layer for layer in range(count)]
+    feed_forward = [0 if config.sharing == "feed_forward" else layer for layer in range(count)]
+    return list(zip(attention, feed_forward, strict=True)), list(range(count))
+
+
+def _embeddings(config: AlbertConfig, part: dict[str, Any]) -> layers.FactorisedEmbedding:
+    return layers.FactorisedEmbedding(
+        vocab_size=config.vocab_size,
+        embedding_size=config.embedding_size,
+        hidden_size=config.hidden_size,
+        max_positions=config.max_position_embeddings,
+        num_segments=config.type_vocab_size,
+        dropout_rate=config.hidden_dropout_prob,
+        epsilon=config.layer_norm_epsilon,
+        name="embeddings",
+        **part,
+    )
+
+
+def _sub_layers(
+    config: AlbertConfig, part: dict[str, Any]
+) -> tuple[list[layers.AttentionSubLayer], list[layers.FeedForwardSubLayer]]:
+    blocks, _ = block_plan(config)
+    shared = {
+        "hidden_size": config.hidden_size,
+        "hidden_dropout": config.hidden_dropout_prob,
+        "epsilon": config.layer_norm_epsilon,
+        **part,
+    }
+    attentions = [
+        layers.AttentionSubLayer(
+            num_heads=config.num_attention_heads,
+            attention_dropout=config.attention_probs_dropout_prob,
+            name=f"attention_{i}",
+            **shared,
+        )
+        for i in range(1 + max(attention for attention, _ in blocks))
+    ]
+    feed_forwards = [
+        layers.FeedForwardSubLayer(
+            intermediate_size=config.intermediate_size, hidden_act=config.hidden_act, name=f"feed_forward_{i}", **shared
+        )
+        for i in range(1 + max(feed_forward for _, feed_forward in blocks))
+    ]
+    return attentions, feed_forwards
+
+
+def parameter_count(config: AlbertConfig) -> int:
+    """Parameters of the encoder with its pooler, by arithmetic; albert_base has 11,683,584."""
+    width, inner, embedding = config.hidden_size, config.intermediate_size, config.embedding_size
+    rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    count = rows * embedding + 2 * embedding
+    if config.has_projection:
+        count += embedding * width + width
+    blocks, _ = block_plan(config)
+    attention = 4 * (width * width + width) + 2 * width
+    feed_forward = width * inner + inner + inner * width + width + 2 * width
+    count += attention * len({a for a, _ in blocks}) + feed_forward * len({f for _, f in blocks})
+    return count + width * width + width
+
+
+def _fold(seed: tf.Tensor | None, step: int) -> tf.Tensor | None:
+    return None if seed is None else tf.random.experimental.stateless_fold_in(seed, step)
+
+
+def _checked(inputs: dict[str, tf.Tensor] | tf.Tensor) -> dict[str, tf.Tensor]:
+    if not isinstance(inputs, dict):
+        inputs = {"input_ids": inputs}
+    unknown = sorted(set(inputs) - set(INPUT_NAMES) - set(_OPTIONAL_NAMES))
+    if unknown or "input_ids" not in inputs:
+        found = ", ".join(sorted(inputs))
+        raise ValueError(
+            f"AlbertEncoder was called with {found}: expected input_ids and, optionally, "
+            f"{', '.join(INPUT_NAMES[1:] + _OPTIONAL_NAMES)}; rename or drop the others"
+        )
+    rank = inputs["input_ids"].shape.rank
+    if rank is not None and rank != 2:
+        raise ValueError(f"input_ids has rank {rank}: expected [batch, sequence]; reshape it")
+    return {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
