@@ -1,7 +1,7 @@
 """Columns of arrays -> serialized `tf.train.Example`s, without TensorFlow and many at once.
 
-The message is simple and fixed: Example{1: Features{1: map entry{1: name, 2: Feature}}}, a Feature holding a list of bytes
-(field 1), packed float32 (2) or packed int64 (3). A field is its key, the length of what follows, and that.
+The message is simple and fixed: Example{1: Features{1: map entry{1: name, 2: Feature}}}, a Feature holding a list of
+bytes (field 1), packed float32 (2) or packed int64 (3). A field is its key, the length of what follows, and that.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def _varint_rows(values: np.ndarray) -> list[bytes]:
-    """Variable-length integers of each row [rows, values]: seven bits a byte, low ones first, the high bit says `more`."""
+    """Variable-length integers of each row [rows, values]: seven bits a byte, low ones first, the high bit is `more`."""
     if not values.size or values.max() < 0x80:
         return [row.tobytes() for row in values.astype(np.uint8)]
     shifts = np.arange(0, 28, 7)
