@@ -23,8 +23,8 @@ class Encoding:
     """Pieces of one text.
 
     `offsets[i]` is the half-open range of characters of the untouched text that piece i stands for, without white space
-    or invisible characters at its edges. Ranges never go backwards and leave out nothing visible; pieces made of one
-    character (a ligature, a fraction) share its range, and a piece that is only a word mark has an empty one.
+    or invisible characters at its edges. Ranges never go backwards and leave out only what leaves no piece behind; pieces
+    made of one character (a ligature, a fraction) share its range; a piece without a visible character has an empty one.
     `pieces[i]` shows an unknown piece by its normalised text where the tokeniser can tell.
     """
 

@@ -80,15 +80,15 @@ class SentencePieceTokenizer(Tokenizer):
         parsed = sentencepiece_pb2.SentencePieceText.FromString(
             processor.encode(aligned.text, out_type="serialized_proto")
         )
-        characters = _character_positions(aligned.text)
         encoding = Encoding([], [], [])
-        for piece in parsed.pieces:
-            start, end = characters[piece.begin], characters[piece.end]
-            for piece_id, text_piece, first, last in self._split_piece(piece.id, piece.piece, piece.surface):
-                encoding.ids.append(piece_id)
-                encoding.pieces.append(text_piece)
-                span = (start + first, start + last) if last else (start, end)
-                encoding.offsets.append(_original_span(text, aligned, *span))
+        for piece, (start, end) in zip(parsed.pieces, _normalized_spans(parsed, aligned.text), strict=True):
+            parts = [(piece.id, piece.piece, start, end)]
+            if piece.id in self._split_ids:
+                parts = self._split_piece(piece.id, aligned.text[start:end], start)
+            for part_id, part, first, last in parts:
+                encoding.ids.append(part_id)
+                encoding.pieces.append(part)
+                encoding.offsets.append(_original_span(text, aligned, first, last))
         return encoding
 
     def _processor_after(self, text: str, follows_special: bool) -> sentencepiece.SentencePieceProcessor:
@@ -119,17 +119,15 @@ class SentencePieceTokenizer(Tokenizer):
             ids.extend([piece_id] if parts is None else map(self.piece_to_id, parts))
         return ids
 
-    def _split_piece(self, piece_id: int, piece: str, surface: str) -> list[tuple[int, str, int, int]]:
-        """(id, piece, start, end within `surface`) of what a piece becomes; end 0 stands for the whole surface."""
-        if piece_id not in self._split_ids:
-            return [(piece_id, piece, 0, 0)]
+    def _split_piece(self, piece_id: int, surface: str, offset: int) -> list[tuple[int, str, int, int]]:
+        """(id, piece, start, end) of what a piece is cut into, given its normalised text and where that begins."""
         result, position = [], 0
         for part in self._splits[piece_id]:
             start = position
             for character in part.replace(WORD_MARK, ""):
                 # the model's own normalisation may have removed something in between, or changed the character
                 position = surface.find(character, position) + 1 or position
-            result.append((self.piece_to_id(part), part, start, position))
+            result.append((self.piece_to_id(part), part, offset + start, offset + position))
         return result
 
 
@@ -205,6 +203,22 @@ def _character_positions(text: str) -> Sequence[int]:
     for index, character in enumerate(text):
         positions.extend([index] * len(character.encode()))
     return [*positions, len(text)]
+
+
+def _normalized_spans(parsed: sentencepiece_pb2.SentencePieceText, text: str) -> list[tuple[int, int]]:
+    """Character ranges of the pieces in `text`.
+
+    Where the model's own normalisation makes several pieces of one character (a ligature, with accents kept),
+    SentencePiece gives the character to the last piece alone; here a piece left without any has that character too.
+    """
+    characters = _character_positions(text)
+    spans = []
+    for piece in parsed.pieces:
+        start, end = characters[piece.begin], characters[piece.end]
+        if (start == end and spans) or (piece.piece != WORD_MARK and not piece.surface.strip()):
+            end = min(end + 1, len(text))  # the word mark before the whole text stays empty
+        spans.append((start, end))
+    return spans
 
 
 def _original_span(text: str, aligned: Aligned, start: int, end: int) -> tuple[int, int]:
