@@ -46,7 +46,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def _varint_rows(values: np.ndarray) -> list[bytes]:
-    """Variable-length integers of each row [rows, values]: seven bits a byte, low ones first, the high bit is `more`."""
+    """Variable-length integers of each row [rows, values]: seven bits a byte, low first, the high bit is `more`."""
     if not values.size or values.max() < 0x80:
         return [row.tobytes() for row in values.astype(np.uint8)]
     shifts = np.arange(0, 28, 7)
