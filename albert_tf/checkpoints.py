@@ -139,6 +139,18 @@ def load_model(path: str | os.PathLike, *, heads: Iterable[str] | None = None, d
     return release.load(path, heads=heads, dtype=dtype)
 
 
+def initialise_from(model: Model, path: str | os.PathLike) -> Restored:
+    """Gives `model` the weights of another one as a start; heads that the other lacks stay new, and are reported.
+
+    Raises UserError where the other model is not to be loaded, has another vocabulary or other sizes.
+    """
+    source = load_model(path)
+    if source.tokenizer is not None:
+        check_vocabulary(model.config, model.tokenizer, source.tokenizer.hash, path)
+    values = {name: variable.numpy() for name, variable in source.named_variables().items()}
+    return assign(model, values, source=str(path), new_heads=True)
+
+
 def read_info(folder: str | os.PathLike) -> tuple[ModelInfo, str]:
     """model.json as (description, prefix of the weights).
 

@@ -91,3 +91,8 @@ def sha256(path: str | os.PathLike) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def fingerprint(value: Any) -> str:
+    """Hex SHA-256 of a JSON value, the same for equal values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()

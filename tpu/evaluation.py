@@ -1,0 +1,48 @@
+"""Measuring a pretraining model on records: sums over all of them, on any strategy."""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf.checkpoints import Model
+from albert_tf.pretraining import objective
+
+
+class PretrainingEvaluator:
+    """Evaluates a model as often as asked; the graph is traced once."""
+
+    def __init__(self, model: Model, dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> None:
+        self._model, self._dataset, self._strategy = model, dataset, strategy
+        self._step = tf.function(self._global_step)
+
+    def evaluate(self) -> dict[str, float]:
+        """One pass.
+
+        Returns the losses (nats) and accuracies (shares) of objective.metrics, and beside them
+        masked_lm_baseline_accuracy, which always guessing the commonest masked piece would reach, and
+        sentence_order_error, the binomial standard error of the sentence-order accuracy.
+        """
+        totals = np.zeros(len(objective.Sums._fields))  # float64: the sums of many batches
+        pieces = np.zeros(self._model.config.vocab_size)
+        for features in self._dataset:
+            sums, counts = self._step(features)
+            totals += [float(value) for value in sums]
+            pieces += counts.numpy()
+        sums = objective.Sums(*totals)
+        metrics = objective.metrics(sums, sentence="sentence_order" in self._model.heads)
+        metrics["masked_lm_baseline_accuracy"] = float(pieces.max() / max(pieces.sum(), 1.0))
+        if "sentence_order_accuracy" in metrics:
+            share = metrics["sentence_order_accuracy"]
+            metrics["sentence_order_error"] = math.sqrt(share * (1 - share) / sums.sentence_weight)
+        return metrics
+
+    def _global_step(self, features: dict[str, tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
+        replica_sums, replica_counts = self._strategy.run(self._replica_step, args=(features,))
+        total = lambda value: self._strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)  # noqa: E731
+        return [total(value) for value in replica_sums], total(replica_counts)
+
+    def _replica_step(self, features: dict[str, tf.Tensor]) -> tuple[objective.Sums, tf.Tensor]:
+        weights, ids = features["masked_lm_weights"], features["masked_lm_ids"]
+        counts = tf.math.unsorted_segment_sum(weights, ids, self._model.config.vocab_size)
+        return objective.forward_sums(self._model, features, training=False), counts

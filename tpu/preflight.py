@@ -1,0 +1,147 @@
+"""Before any work: the settings of a run, its data opened, and everything that cannot work refused."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import tensorflow as tf
+
+from albert_tf import checkpoints, files, tokenization
+from albert_tf.config import AlbertConfig, preset
+from albert_tf.errors import UserError
+from albert_tf.pretraining import record_source
+
+SAMPLE = 1024  # training sequences that stand in for held-out ones where there are none
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingSettings:
+    """Everything a run depends on; the fields named in ADJUSTABLE may change when it is resumed."""
+
+    data_dir: str
+    output_dir: str
+    preset: str | None
+    model: AlbertConfig | None  # None: the preset with the vocabulary size of the records
+    hidden_dropout: float | None
+    attention_dropout: float | None
+    init_checkpoint: str | None
+    eval_data_dir: str | None
+    eval_batch_size: int  # sequences
+    num_train_steps: int
+    train_batch_size: int  # sequences of one optimiser step, over all devices
+    grad_accum_steps: int
+    learning_rate: float
+    num_warmup_steps: int
+    optimizer: str
+    bias_correction: bool
+    weight_decay: float
+    mixed_precision: str
+    distribution: str
+    tpu_name: str | None
+    iterations_per_loop: int | None
+    save_checkpoints_steps: int
+    eval_every_steps: int
+    keep_checkpoints: int
+    max_seq_length: int | None
+    max_predictions_per_seq: int | None
+    tokenizer_file: str | None
+    seed: int
+    deterministic: bool
+    jit_compile: str  # auto, true or false
+
+
+# Where things lie is not compared: the records are known by their content, the model by its sizes.
+ADJUSTABLE = {
+    *("data_dir", "output_dir", "eval_data_dir", "eval_batch_size", "num_train_steps"),
+    *("distribution", "tpu_name", "iterations_per_loop", "save_checkpoints_steps", "eval_every_steps"),
+    *("keep_checkpoints", "tokenizer_file", "jit_compile"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingData:
+    """Where batches come from."""
+
+    source: record_source.RecordSource
+    tokenizer: tokenization.Tokenizer
+    evaluation: record_source.RecordSource
+    evaluation_name: str
+
+
+def open_data(settings: PretrainingSettings) -> PretrainingData:
+    tokenizer = None
+    if settings.tokenizer_file is not None:
+        tokenizer = tokenization.load_tokenizer(settings.tokenizer_file)
+    source = record_source.open_records(settings.data_dir, tokenizer=tokenizer)
+    if tokenizer is None:
+        info = source.info
+        tokenizer = checkpoints.load_folder_tokenizer(
+            pathlib.Path(settings.data_dir), do_lower_case=info.do_lower_case, keep_accents=info.keep_accents
+        )
+    if tokenizer is None:
+        raise UserError(
+            f"{settings.data_dir} has no tokeniser file: expected spiece.model or vocab.txt beside the records; copy it "
+            "there or name it with --spm_model_file or --vocab_file"
+        )
+    held_out = settings.eval_data_dir
+    if held_out is None and (pathlib.Path(settings.data_dir) / "heldout").is_dir():
+        held_out = str(pathlib.Path(settings.data_dir) / "heldout")
+    if held_out is None:
+        return PretrainingData(
+            source, tokenizer, source, f"a sample of {min(SAMPLE, source.num_records)} TRAINING sequences"
+        )
+    evaluation = record_source.open_records(held_out, tokenizer=tokenizer)
+    return PretrainingData(source, tokenizer, evaluation, f"{evaluation.num_records} held-out sequences")
+
+
+def model_config(settings: PretrainingSettings, tokenizer: tokenization.Tokenizer) -> AlbertConfig:
+    config = settings.model
+    if config is None:
+        config = preset(settings.preset).replace(vocab_size=tokenizer.vocab_size)
+    changes = {
+        "hidden_dropout_prob": settings.hidden_dropout,
+        "attention_probs_dropout_prob": settings.attention_dropout,
+    }
+    return config.replace(**{name: value for name, value in changes.items() if value is not None})
+
+
+def check(
+    settings: PretrainingSettings, config: AlbertConfig, data: PretrainingData, where: tf.distribute.Strategy
+) -> None:
+    """Refuses what cannot work before anything slow is done."""
+    record_source.check_records(
+        data.source,
+        config=config,
+        tokenizer=data.tokenizer,
+        global_batch_size=settings.train_batch_size,
+        max_seq_length=settings.max_seq_length,
+        max_predictions_per_seq=settings.max_predictions_per_seq,
+    )
+    record_source.check_records(data.evaluation, config=config, tokenizer=data.tokenizer)
+    parts = where.num_replicas_in_sync * settings.grad_accum_steps
+    if settings.train_batch_size % parts:
+        raise UserError(
+            f"train_batch_size is {settings.train_batch_size}: expected a multiple of {where.num_replicas_in_sync} "
+            f"replica(s) x {settings.grad_accum_steps} accumulation step(s) = {parts}"
+        )
+    if settings.eval_batch_size % where.num_replicas_in_sync:
+        raise UserError(
+            f"eval_batch_size is {settings.eval_batch_size}: expected a multiple of the {where.num_replicas_in_sync} "
+            "replicas"
+        )
+    if settings.num_warmup_steps > settings.num_train_steps:
+        raise UserError(
+            f"num_warmup_steps is {settings.num_warmup_steps}, num_train_steps {settings.num_train_steps}: the warm-up "
+            "must end before the training; give fewer warm-up steps"
+        )
+
+
+def identity(settings: PretrainingSettings, config: AlbertConfig, data: PretrainingData) -> dict[str, Any]:
+    """What makes a run this run and no other."""
+    values = {
+        name: value
+        for name, value in dataclasses.asdict(settings).items()
+        if name not in ADJUSTABLE and name not in ("model", "hidden_dropout", "attention_dropout", "preset")
+    }
+    info = dataclasses.asdict(data.source.info)
+    return {**values, "model": config.to_dict(), "records": files.fingerprint(info)}

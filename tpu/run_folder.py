@@ -1,0 +1,79 @@
+"""A run's output folder: whose it is, and that only one run uses it at a time."""
+
+import fcntl
+import json
+import os
+import pathlib
+from typing import Any
+
+import tensorflow as tf
+
+import albert_tf
+from albert_tf import files
+from albert_tf.errors import UserError
+
+RUN_FILE = "run.json"
+_LOCK = ".lock"
+
+
+class RunFolder:
+    """Opens an output folder for one run: a new one, or the same run again.
+
+    `settings` are what a resumed run must have in common with its beginning; `adjustable` may differ each time.
+    Raises UserError where the folder holds something else, another run, or is in use.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike, *, command: str, settings: dict[str, Any], adjustable: dict[str, Any]
+    ) -> None:
+        self.path = pathlib.Path(path)
+        self._lock = self._locked()
+        self.resumed = (self.path / RUN_FILE).is_file()
+        if self.resumed:
+            self._check_same_run(command, settings)
+        else:
+            found = sorted(entry.name for entry in self.path.iterdir() if entry.name != _LOCK)
+            if found and not all(name.startswith(".partial-") for name in found):
+                raise UserError(
+                    f"{self.path} holds {', '.join(found[:3])} but no {RUN_FILE}: it is not a run of this command; "
+                    "give a new --output_dir"
+                )
+        versions = {"albert_tf": albert_tf.__version__, "tensorflow": tf.__version__}
+        record = {"command": command, "settings": settings, "adjustable": adjustable, "versions": versions}
+        files.write_json(self.path / RUN_FILE, record)
+
+    def close(self) -> None:
+        """Gives the folder free; the end of the process does so too, however it ends."""
+        self._lock.close()
+
+    def _locked(self):
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = open(self.path / _LOCK, "w")  # held open as long as the run lives
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror}; give another --output_dir") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise UserError(
+                f"{self.path} is in use by another run: wait for it or give another --output_dir"
+            ) from error
+        return lock
+
+    def _check_same_run(self, command: str, settings: dict[str, Any]) -> None:
+        before = files.read_json(self.path / RUN_FILE, "run description")
+        if before.get("command") != command:
+            raise UserError(
+                f"{self.path} holds a run of {before.get('command')!r}, not of {command!r}; give another --output_dir"
+            )
+        now = json.loads(json.dumps(settings))  # as it will be read back
+        then = before.get("settings", {})
+        changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        if changed:
+            first = changed[0]
+            rest = f" (and {', '.join(changed[1:])})" if changed[1:] else ""
+            raise UserError(
+                f"{self.path} holds a run with {first} {then.get(first)!r}, now it is {now.get(first)!r}{rest}: to go "
+                "on, give what it began with; for another run, give another --output_dir"
+            )

@@ -1,0 +1,143 @@
+"""One optimiser step over a global batch, on any strategy, and the loop around it (orbit.StandardTrainer)."""
+
+import time
+
+import orbit
+import tensorflow as tf
+import tf_keras
+
+from albert_tf import optimization
+from albert_tf.checkpoints import Model
+from albert_tf.pretraining import objective
+
+_NEVER = tf.int64.max  # `first_bad_step` while every loss was finite
+
+
+class PretrainingTrainer(orbit.StandardTrainer):
+    """Trains for some steps; what was seen meanwhile comes back from `train`.
+
+    With `loop_on_device` (TPU) the steps of one call run as one graph; otherwise Python asks for each batch and can
+    tell how long it waited for it.
+    """
+
+    def __init__(
+        self,
+        *,
+        strategy: tf.distribute.Strategy,
+        model: Model,
+        optimizer: tf_keras.optimizers.legacy.Optimizer,
+        dataset: tf.data.Dataset,
+        global_step: tf.Variable,
+        grad_accum_steps: int = 1,
+        seed: int = 0,
+        jit_compile: bool = False,
+        loop_on_device: bool = False,
+    ) -> None:
+        options = orbit.StandardTrainerOptions(use_tf_function=loop_on_device, use_tf_while_loop=loop_on_device)
+        super().__init__(dataset, options)
+        self.strategy, self.model, self.optimizer = strategy, model, optimizer
+        self.global_step, self.seed, self.grad_accum_steps = global_step, seed, grad_accum_steps
+        self.variables = list(model.named_variables().values())
+        self._gradients = tf.function(self._micro_gradients, jit_compile=jit_compile or None)
+        self._step = self._replicated_step if loop_on_device else tf.function(self._replicated_step)
+        self._loop_on_device = loop_on_device
+        self._waited = 0.0  # seconds
+        with strategy.scope():
+            self._sums = _tracker(tf.zeros([len(objective.Sums._fields)]))
+            self._norm = _tracker(tf.zeros([]))
+            self._count = _tracker(tf.zeros([]))
+            self.first_bad_step = _tracker(tf.constant(_NEVER, tf.int64))
+
+    def train_loop_begin(self) -> None:
+        self._waited = 0.0
+        for variable in (self._sums, self._norm, self._count):
+            variable.assign(tf.zeros_like(variable))
+
+    def train_step(self, iterator) -> None:
+        start = time.perf_counter()
+        features = next(iterator)
+        self._waited += time.perf_counter() - start
+        self._step(features)
+
+    def train_loop_end(self) -> dict[str, float]:
+        """Sums since train_loop_begin, mean gradient norm before clipping, and seconds spent waiting for batches."""
+        return {
+            "sums": self._sums.numpy(),
+            "gradient_norm": float(self._norm.numpy()) / max(float(self._count.numpy()), 1.0),
+            "seconds_waiting": None if self._loop_on_device else self._waited,
+            "first_bad_step": None if self.first_bad_step.numpy() == _NEVER else int(self.first_bad_step.numpy()),
+        }
+
+    def _replicated_step(self, features: dict[str, tf.Tensor]) -> None:
+        self.strategy.run(self._replica_step, args=(features,))
+        self.global_step.assign_add(1)
+
+    def _replica_step(self, features: dict[str, tf.Tensor]) -> None:
+        context = tf.distribute.get_replica_context()
+        weights = objective.batch_weights(features)
+        weights = objective.Weights(*_all_reduce(context, list(weights)))
+        gradients, sums = self._accumulated(features, weights, self._replica_seed(context))
+        reduced = _all_reduce(context, [*gradients, *sums])
+        gradients, sums = reduced[: len(gradients)], objective.Sums(*reduced[len(gradients) :])
+        if isinstance(self.optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+            gradients = self.optimizer.get_unscaled_gradients(gradients)
+        clipped, norm = optimization.clip_by_global_norm(gradients)
+        self._note(objective.loss(sums, weights), sums, norm)
+        self.optimizer.apply_gradients(
+            zip(clipped, self.variables, strict=True), experimental_aggregate_gradients=False
+        )
+
+    def _note(self, loss: tf.Tensor, sums: objective.Sums, norm: tf.Tensor) -> None:
+        """Keeps what the log shows; a non-finite loss is remembered by its step, counted from 1."""
+        step = self.global_step + 1
+        bad = tf.where(tf.math.is_finite(loss), tf.constant(_NEVER, tf.int64), step)
+        self.first_bad_step.assign(tf.minimum(self.first_bad_step, bad))
+        self._sums.assign_add(tf.stack(list(sums)))
+        self._norm.assign_add(norm)
+        self._count.assign_add(1.0)
+
+    def _accumulated(
+        self, features: dict[str, tf.Tensor], weights: objective.Weights, seed: tf.Tensor
+    ) -> tuple[list[tf.Tensor], objective.Sums]:
+        """Gradients and sums of this replica's batch, one micro-batch after the other."""
+        steps = self.grad_accum_steps
+        if steps == 1:
+            return self._gradients(features, weights, seed)
+        parts = {name: tf.reshape(x, [steps, x.shape[0] // steps, *x.shape[1:]]) for name, x in features.items()}
+
+        def add(step: tf.Tensor, gradients: list[tf.Tensor], sums: objective.Sums):
+            micro = {name: part[step] for name, part in parts.items()}
+            more = self._gradients(micro, weights, tf.random.experimental.stateless_fold_in(seed, step))
+            return (step + 1, *tf.nest.map_structure(tf.add, (gradients, sums), more))
+
+        zeros = [tf.zeros(variable.shape) for variable in self.variables]
+        start = (tf.constant(0), zeros, objective.Sums(*[tf.zeros([])] * len(objective.Sums._fields)))
+        _, gradients, sums = tf.while_loop(lambda step, *_: step < steps, add, start)
+        return gradients, sums
+
+    def _micro_gradients(
+        self, features: dict[str, tf.Tensor], weights: objective.Weights, seed: tf.Tensor
+    ) -> tuple[list[tf.Tensor], objective.Sums]:
+        variables = self.variables
+        with tf.GradientTape() as tape:
+            sums = objective.forward_sums(self.model, features, training=True, dropout_seed=seed)
+            loss = objective.loss(sums, weights)
+            if isinstance(self.optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+                loss = self.optimizer.get_scaled_loss(loss)
+        return tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO), sums
+
+    def _replica_seed(self, context: tf.distribute.ReplicaContext) -> tf.Tensor:
+        """int32 [2], another one for each step and replica, the same after a resume."""
+        seed = tf.stack([tf.constant(self.seed & 0x7FFFFFFF), tf.cast(self.global_step, tf.int32)])
+        return tf.random.experimental.stateless_fold_in(seed, context.replica_id_in_sync_group)
+
+
+def _tracker(value: tf.Tensor) -> tf.Variable:
+    """A variable that every replica updates alike, with values that are already global."""
+    return tf.Variable(value, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+
+def _all_reduce(context: tf.distribute.ReplicaContext, values: list[tf.Tensor]) -> list[tf.Tensor]:
+    if context.num_replicas_in_sync == 1:
+        return values
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
