@@ -1,0 +1,87 @@
+"""What all tests share: the slow switch, no network, one vocabulary, and the way to the material beside the project."""
+
+import os
+import pathlib
+import socket
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# The same threads on every machine, so that a test neither hogs a large one nor depends on its size.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
+
+import pytest  # noqa: E402  the variables above must be set before anything imports TensorFlow
+
+import albert_tf  # noqa: E402, F401  decides which Keras `tf.keras` is, whatever a test imports first
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the slow tests as well")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--slow") or "slow" in config.option.markexpr:
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def offline():
+    """Refuses connections beyond this machine: a test that needs the network is wrong."""
+    connect = socket.socket.connect
+
+    def connect_here(self, address):
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"tests run offline: no connection to {address[0]}")
+        return connect(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", connect_here)
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared() -> pathlib.Path:
+    """Golden outputs and real data, where they lie beside the project (or at ALBERT_TF_SHARED)."""
+    folder = pathlib.Path(os.environ.get("ALBERT_TF_SHARED") or ROOT.parent / "shared")
+    if not folder.is_dir():
+        pytest.skip(f"no shared material at {folder}; set ALBERT_TF_SHARED to its folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def prose(tmp_path_factory) -> pathlib.Path:
+    """A folder of text files: the topics of the language reference, some 250 KB of English."""
+    from albert_tf.pretraining import prose
+
+    folder = tmp_path_factory.mktemp("prose")
+    for name, text in prose.topics().items():
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_spm(prose, tmp_path_factory) -> pathlib.Path:
+    """A SentencePiece model of 800 pieces with the release's settings, trained on `prose`."""
+    import sentencepiece
+
+    folder = tmp_path_factory.mktemp("tiny_spm")
+    lines = [line.lower() for file in sorted(prose.iterdir()) for line in file.read_text("utf-8").splitlines() if line]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_prefix=str(folder / "spiece"),
+        vocab_size=800,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"],
+        character_coverage=0.99995,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return folder / "spiece.model"
