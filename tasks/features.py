@@ -1,0 +1,147 @@
+"""All features of a data set as a few flat arrays: small in memory, quick to cache, read one by one."""
+
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import zipfile
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from albert_tf import files
+from albert_tf.errors import UserError
+from albert_tf.tokenization import Tokenizer
+from tasks.task import Feature, Field, Task
+
+
+class Column(NamedTuple):
+    """One array of every feature: values one after the other, shapes [n, rank], and where each begins [n + 1]."""
+
+    values: np.ndarray
+    shapes: np.ndarray
+    starts: np.ndarray
+
+
+class Features(Sequence):
+    """A sequence of features; `example_index` int32 [n] tells whose each is, `lengths` int32 [n] its rows' tokens.
+
+    Where a feature has several rows (one a choice), its length is that of the padded rows.
+    """
+
+    def __init__(self, columns: dict[str, Column], example_index: np.ndarray, fields: dict[str, Field]) -> None:
+        self.columns, self.example_index = columns, example_index
+        self.fields = {name: field for name, field in fields.items() if name in columns}
+        self.lengths = columns["input_ids"].shapes[:, -1]
+
+    def __len__(self) -> int:
+        return len(self.example_index)
+
+    def __getitem__(self, number: int) -> Feature:
+        if not -len(self) <= number < len(self):
+            raise IndexError(number)
+        return {name: self.array(name, number) for name in self.columns}
+
+    def array(self, name: str, number: int) -> np.ndarray:
+        """One array of one feature."""
+        column = self.columns[name]
+        number %= len(self)
+        return column.values[column.starts[number] : column.starts[number + 1]].reshape(column.shapes[number])
+
+
+def make_features(task: Task, examples: Sequence[Any], tokenizer: Tokenizer) -> Features:
+    """Featurises every example.
+
+    Raises UserError where there is nothing, or where some features have labels and some have none.
+    """
+    made = [task.featurise(example, tokenizer) for example in examples]
+    example_index = np.repeat(np.arange(len(made), dtype=np.int32), [len(some) for some in made])
+    features = list(itertools.chain.from_iterable(made))
+    if not features:
+        raise UserError(f"{task.name}: no features from {len(examples)} examples; expected at least one example")
+    names = [name for name in task.fields if name in features[0]]
+    if any(len(feature) != len(names) for feature in features):
+        raise UserError(f"{task.name}: some examples have labels and some have none; give a file where all or none do")
+    columns = {name: _column([feature[name] for feature in features], task.fields[name]) for name in names}
+    return Features(columns, example_index, task.fields)
+
+
+def cached_features(
+    task: Task,
+    examples: Sequence[Any],
+    tokenizer: Tokenizer,
+    *,
+    source: str | os.PathLike,
+    cache_dir: str | os.PathLike | None,
+) -> Features:
+    """make_features, or what an earlier run kept of it in `cache_dir`.
+
+    The key is the content of the source file, the tokeniser with its casing, the task with its version, lengths,
+    options and labels, and the number of examples taken. A damaged file is made anew.
+    """
+    if cache_dir is None:
+        return make_features(task, examples, tokenizer)
+    path = pathlib.Path(cache_dir) / f"{task.name}-{_key(task, len(examples), tokenizer, source)[:24]}.npz"
+    features = _read(path, task)
+    if features is None:
+        features = make_features(task, examples, tokenizer)
+        _write(path, features)
+    return features
+
+
+def content_hash(path: str | os.PathLike) -> str:
+    """SHA-256 of a file, or of a folder's file names and contents."""
+    path = pathlib.Path(path)
+    if not path.is_dir():
+        return files.sha256(path)
+    inside = sorted(entry for entry in path.rglob("*") if entry.is_file())
+    listing = "".join(f"{entry.relative_to(path)}\0{files.sha256(entry)}\n" for entry in inside)
+    return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def _column(arrays: list[np.ndarray], field: Field) -> Column:
+    shapes = np.array([np.shape(array) for array in arrays], np.int32).reshape(len(arrays), len(field.axes))
+    sizes = shapes.prod(axis=1, dtype=np.int64)
+    values = np.concatenate([np.asarray(array, field.dtype).reshape(-1) for array in arrays])
+    return Column(values, shapes, np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def _key(task: Task, count: int, tokenizer: Tokenizer, source: str | os.PathLike) -> str:
+    facts = {
+        "source": content_hash(source),
+        "tokenizer": [tokenizer.hash, tokenizer.do_lower_case, tokenizer.keep_accents],
+        "task": [task.name, task.version, task.max_seq_length, task.labels, sorted(task.options.items())],
+        "fields": sorted((name, field.axes, field.dtype) for name, field in task.fields.items()),
+        "examples": count,
+    }
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _write(path: pathlib.Path, features: Features) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {"example_index": features.example_index}
+    for name, column in features.columns.items():
+        arrays |= {f"{name}/values": column.values, f"{name}/shapes": column.shapes}
+    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    try:
+        np.savez(partial, **arrays)  # a name that ends in .npz is kept as it is
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        print(f"NOTICE: cannot keep features in {path.parent}: {error.strerror}; they are made anew each time")
+
+
+def _read(path: pathlib.Path, task: Task) -> Features | None:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        columns = {}
+        for name in (name.removesuffix("/values") for name in arrays if name.endswith("/values")):
+            shapes = arrays[f"{name}/shapes"]
+            starts = np.concatenate([[0], np.cumsum(shapes.prod(axis=1, dtype=np.int64))])
+            columns[name] = Column(arrays[f"{name}/values"], shapes, starts)
+        return Features(columns, arrays["example_index"], task.fields)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
