@@ -83,9 +83,12 @@ class ClassificationHead(layers.AlbertLayer):
         self.build_child(self.dense)
         self.built = True
 
-    def call(self, hidden: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """pooled_output [B, H] or sequence_output [B, S, H] -> logits float32 [B, N] or [B, S, N]."""
-        return tf.cast(self.dense(self.dropout(hidden, training=training)), tf.float32)
+    def call(self, hidden: tf.Tensor, training: bool | None = None, seed: tf.Tensor | None = None) -> tf.Tensor:
+        """pooled_output [B, H] or sequence_output [B, S, H] -> logits float32 [B, N] or [B, S, N].
+
+        seed int32 [2] makes dropout a function of it; without, it is drawn at random.
+        """
+        return tf.cast(self.dense(_dropout(self.dropout, hidden, training, seed)), tf.float32)
 
     def named_variables(self) -> dict[str, tf.Variable]:
         return self.dense.named_variables()
@@ -102,9 +105,15 @@ class MultipleChoiceHead(ClassificationHead):
     ) -> None:
         super().__init__(hidden_size=hidden_size, num_labels=1, dropout_rate=dropout_rate, name=name, **kwargs)
 
-    def call(self, hidden: tf.Tensor, num_choices: int | tf.Tensor, training: bool | None = None) -> tf.Tensor:
+    def call(
+        self,
+        hidden: tf.Tensor,
+        num_choices: int | tf.Tensor,
+        training: bool | None = None,
+        seed: tf.Tensor | None = None,
+    ) -> tf.Tensor:
         """pooled_output [B * C, H], options of one question beside each other -> logits float32 [B, C]."""
-        return tf.reshape(super().call(hidden, training=training), [-1, num_choices])
+        return tf.reshape(super().call(hidden, training=training, seed=seed), [-1, num_choices])
 
 
 @_register
@@ -178,6 +187,7 @@ class ConditionalSpanHead(layers.AlbertLayer):
         forbidden: tf.Tensor,
         start_positions: tf.Tensor,
         training: bool | None = None,
+        seed: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
         """Training: the end is conditioned on the true start.
 
@@ -193,7 +203,7 @@ class ConditionalSpanHead(layers.AlbertLayer):
             "end_logits": end_logits,
             "start_log_probs": masked_log_softmax(start_logits, forbidden),
             "end_log_probs": masked_log_softmax(end_logits, forbidden),
-            "answer_logits": self.answer_logits(sequence_output, start_logits, forbidden, training=training),
+            "answer_logits": self.answer_logits(sequence_output, start_logits, forbidden, training=training, seed=seed),
         }
 
     def beams(
@@ -232,13 +242,18 @@ class ConditionalSpanHead(layers.AlbertLayer):
         return tf.cast(self.end(self.end_layer_norm(tf.math.tanh(inner)))[..., 0], tf.float32)
 
     def answer_logits(
-        self, sequence_output: tf.Tensor, start_logits: tf.Tensor, forbidden: tf.Tensor, training: bool | None = None
+        self,
+        sequence_output: tf.Tensor,
+        start_logits: tf.Tensor,
+        forbidden: tf.Tensor,
+        training: bool | None = None,
+        seed: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """-> float32 [B]; positive means "no answer"."""
         start = tf.exp(masked_log_softmax(start_logits, forbidden))
         expected = tf.einsum("bs,bsh->bh", tf.cast(start, sequence_output.dtype), sequence_output)
         inner = tf.math.tanh(self.answer_dense(tf.concat([expected, sequence_output[:, 0]], axis=-1)))
-        return tf.cast(self.answer(self.dropout(inner, training=training))[..., 0], tf.float32)
+        return tf.cast(self.answer(_dropout(self.dropout, inner, training, seed))[..., 0], tf.float32)
 
     def named_variables(self) -> dict[str, tf.Variable]:
         return {
@@ -250,6 +265,12 @@ def masked_log_softmax(logits: tf.Tensor, forbidden: tf.Tensor) -> tf.Tensor:
     """Log probabilities over the allowed positions of the last axis; forbidden ones fall to about -1e30."""
     forbidden = tf.cast(forbidden, tf.float32)
     return tf.nn.log_softmax(logits * (1.0 - forbidden) - 1e30 * forbidden)
+
+
+def _dropout(layer: tf_keras.layers.Dropout, x: tf.Tensor, training: bool | None, seed: tf.Tensor | None) -> tf.Tensor:
+    if seed is None:
+        return layer(x, training=training)
+    return layers.dropout(x, layer.rate, seed if training else None, purpose=0)
 
 
 def make_head(name: str, config: AlbertConfig, **options: Any) -> layers.AlbertLayer:

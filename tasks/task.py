@@ -70,7 +70,8 @@ class Field:
 
 
 # Nearly every task has these two. A batch also has, made by batching.py: `input_mask` int32, shaped like input_ids,
-# 1 for tokens; and `feature_index` int32 [B], the feature's number, or -1 for a row that only fills the batch.
+# 1 for tokens; and `feature_index` int32 [B], the feature's number, or -1 for a row that only fills the batch. In
+# training there is `dropout_seed` int32 [2] as well: see encoder_inputs and head_seed.
 TEXT_FIELDS = {"input_ids": Field(("S",)), "segment_ids": Field(("S",))}
 
 
@@ -152,10 +153,10 @@ class Task(abc.ABC):
         """
         import tensorflow as tf
 
-        inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
+        inputs = encoder_inputs(batch)
         inputs["output_positions"] = tf.zeros([tf.shape(batch["input_ids"])[0], 0], tf.int32)
         pooled = model.encoder(inputs, training=training)["pooled_output"]
-        return {"logits": model.heads[self.head](pooled, training=training)}
+        return {"logits": model.heads[self.head](pooled, training=training, seed=head_seed(batch))}
 
     @abc.abstractmethod
     def loss(self, outputs: dict[str, "tf.Tensor"], batch: dict[str, "tf.Tensor"]) -> "tf.Tensor":
@@ -235,3 +236,18 @@ class Task(abc.ABC):
             "max_seq_length": self.max_seq_length,
             "task_options": dict(self.options),
         }
+
+
+def encoder_inputs(batch: dict[str, "tf.Tensor"]) -> dict[str, "tf.Tensor"]:
+    """The part of a batch that an encoder takes; a task with rows of another shape makes these itself."""
+    names = ("input_ids", "input_mask", "segment_ids", "dropout_seed")
+    return {name: batch[name] for name in names if name in batch}
+
+
+def head_seed(batch: dict[str, "tf.Tensor"]) -> "tf.Tensor | None":
+    """The seed for a head's dropout, so that a resumed run draws the same masks; None outside training."""
+    import tensorflow as tf
+
+    if "dropout_seed" not in batch:
+        return None
+    return tf.random.experimental.stateless_fold_in(batch["dropout_seed"], 1 << 20)  # beyond any layer's number
