@@ -1,73 +1,19 @@
 """Masks made in the input pipeline: n-grams of whole words, anew for each position of the training stream.
 
 TensorFlow ops only (a TPU host cannot call Python). What a row gets depends on the seed and on its position in the
-stream, on nothing else: not on the batch it sits in, nor on how many workers read.
+stream, on nothing else: not on the batch it sits in, nor on how many workers read. The rule is that of masking.py.
 
 Letters: B batch, S sequence, P predictions, N longest n-gram, V vocabulary.
 """
 
-import dataclasses
-
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.errors import UserError
+from albert_tf.pretraining.masking import NEVER, STARTS, MaskingRule, MaskingVocabulary
 from albert_tf.pretraining.random_bits import high_bits, low_bits, random_bits
 
-_NEVER, _CONTINUES, _STARTS = 0, 1, 2  # what a piece may be: not maskable, inside a word, first of a word
 _CHOICE, _REPLACEMENT = 0, 1  # purposes of random numbers, so that no number is used twice
 _DEAD = 2**31 - 1  # the priority of what can no longer be chosen; real priorities are below
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskingRule:
-    """How many tokens to mask and which may be masked together (PAPER: section 2 of the facts, release's flags)."""
-
-    max_predictions_per_seq: int
-    masked_lm_prob: float = 0.15  # share of a row's real tokens, [CLS] and [SEP] counted as in the release
-    ngram: int = 3  # longest n-gram, in words
-    favor_shorter_ngram: bool = True  # p(n) proportional to 1/n; else the same numbers in reverse
-    do_whole_word_mask: bool = True  # else every piece counts as a word
-
-    def __post_init__(self):
-        if self.max_predictions_per_seq < 1:
-            raise UserError(f"max_predictions_per_seq is {self.max_predictions_per_seq}; expected at least 1")
-        if not 0 < self.masked_lm_prob < 1:
-            raise UserError(f"masked_lm_prob is {self.masked_lm_prob}; expected a share between 0 and 1")
-        if self.ngram < 1:
-            raise UserError(f"ngram is {self.ngram}; expected at least 1 word")
-
-    def budget(self, length: int) -> int:
-        """Gives the number of tokens to mask in a row of `length` real tokens: round(share), within 1 .. P."""
-        return min(self.max_predictions_per_seq, max(1, round(length * self.masked_lm_prob)))
-
-    def ngram_shares(self) -> np.ndarray:
-        """Gives p(n) for n = 1 .. N, float64 [N]: 6/11, 3/11, 2/11 by default."""
-        shares = 1 / np.arange(1, self.ngram + 1)
-        shares /= shares.sum()
-        return shares if self.favor_shorter_ngram else shares[::-1]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class MaskingVocabulary:
-    """What masking has to know of the tokeniser."""
-
-    piece_kind: np.ndarray  # uint8 [V]: may the piece be masked, and does it begin a word
-    replacements: np.ndarray  # int32: the ids that a random replacement is drawn from
-    mask_id: int
-
-    @classmethod
-    def of(cls, tokenizer) -> "MaskingVocabulary":
-        """Reads the special ids and word starts of an `albert_tf.tokenization.Tokenizer`.
-
-        Random replacements come from all pieces but the five special ones, evenly. (The release draws from the whole
-        vocabulary, [PAD] and [CLS] included.) An unknown piece in the text may be masked, as in the release.
-        """
-        kind = np.where(tokenizer.starts_word(), _STARTS, _CONTINUES).astype(np.uint8)
-        kind[[tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]] = _NEVER
-        ordinary = kind != _NEVER
-        ordinary[tokenizer.unk_id] = False
-        return cls(kind, np.flatnonzero(ordinary).astype(np.int32), tokenizer.mask_id)
 
 
 def mask_tokens(
@@ -151,9 +97,9 @@ def word_ends(kind: tf.Tensor, ngram: int, *, whole_words: bool) -> tuple[tf.Ten
 
     [CLS] a ##b c [SEP]  with N = 2: starts at 1 and 3, ends[0] = 0 3 2 4 4, ends[1] = 0 4 2 4 4.
     """
-    maskable = kind != _NEVER
+    maskable = kind != NEVER
     after_special = tf.pad(tf.logical_not(maskable[:, :-1]), [[0, 0], [1, 0]])
-    starts = tf.logical_and(maskable, tf.logical_or(kind == _STARTS, after_special)) if whole_words else maskable
+    starts = tf.logical_and(maskable, tf.logical_or(kind == STARTS, after_special)) if whole_words else maskable
     # The next boundary of each token, over the whole batch as one line: the row's columns are taken back at the end.
     boundary = tf.reshape(tf.logical_or(starts, tf.logical_not(maskable)), [-1])
     total = tf.size(boundary)

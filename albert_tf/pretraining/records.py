@@ -127,7 +127,8 @@ def frame(payloads: Sequence[bytes]) -> list[bytes]:
 def read_payloads(path: str | os.PathLike, *, check: bool = True) -> Iterator[bytes]:
     """Payloads of one TFRecord file in order, without TensorFlow; check=False skips the payloads' checksums (faster).
 
-    Raises UserError that names file and byte offset of the first damaged or truncated record.
+    Raises UserError that names file and byte offset of the first damaged or truncated record; a broken frame only
+    after all payloads before it.
     """
     try:
         with open(path, "rb") as file:
@@ -149,17 +150,20 @@ def check_file(path: str | os.PathLike) -> int:
 
 
 def _framed(file, path, batch_bytes: int = 1 << 22) -> Iterator[tuple[list[tuple[bytes, int]], list[int]]]:
-    """Lists of (payload, stored checksum) and of their byte offsets, about batch_bytes at a time."""
+    """Lists of (payload, stored checksum) and of their byte offsets, about batch_bytes at a time, damage last."""
     size = os.fstat(file.fileno()).st_size
-    offset, batch, offsets, held = 0, [], [], 0
+    offset, batch, offsets, held, damage = 0, [], [], 0, None
     while header := file.read(_HEADER):
         if len(header) < _HEADER:
-            raise _damaged(path, offset, f"the file ends inside it, at byte {size}")
+            damage = f"the file ends inside it, at byte {size}"
+            break
         length, length_crc = struct.unpack("<QI", header)
         if _masked_crc(header[:8]) != length_crc:
-            raise _damaged(path, offset, "its length does not match the checksum")
+            damage = "its length does not match the checksum"
+            break
         if offset + _HEADER + length + _FOOTER > size:
-            raise _damaged(path, offset, f"the file ends inside it, at byte {size}")
+            damage = f"the file ends inside it, at byte {size}"
+            break
         body = file.read(length + _FOOTER)
         batch.append((body[:-_FOOTER], struct.unpack("<I", body[-_FOOTER:])[0]))
         offsets.append(offset)
@@ -169,6 +173,8 @@ def _framed(file, path, batch_bytes: int = 1 << 22) -> Iterator[tuple[list[tuple
             batch, offsets, held = [], [], 0
     if batch:
         yield batch, offsets
+    if damage:
+        raise _damaged(path, offset, damage)
 
 
 def _damaged(path, offset: int, why: str) -> UserError:

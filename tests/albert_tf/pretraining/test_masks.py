@@ -8,14 +8,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.errors import UserError
-from albert_tf.pretraining.masks import (
-    MaskingRule,
-    MaskingVocabulary,
-    choose_tokens,
-    draw_ngram_length,
-    mask_tokens,
-    word_ends,
-)
+from albert_tf.pretraining.masking import MaskingRule, MaskingVocabulary
+from albert_tf.pretraining.masks import choose_tokens, draw_ngram_length, mask_tokens, word_ends
 from albert_tf.pretraining.random_bits import high_bits, low_bits, permutation, random_bits
 
 PAD, UNK, CLS, SEP, MASK = range(5)

@@ -1,0 +1,325 @@
+"""From records to batches of static shape: an endless training stream, and one pass for evaluation.
+
+The training stream is a sequence of positions 0, 1, 2, ... without end. Position p belongs to epoch p // R (R records).
+In each epoch the files come in a new order, and within it every window of 1024 neighbouring records is shuffled. So a
+position names one record and its masks, by arithmetic alone: a resumed run begins anywhere at once, and worker i of n
+takes the positions p with p % n == i, whatever n is. (Records were shuffled as a whole when they were made.)
+
+Letters: B batch, S sequence, P predictions, R records.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from albert_tf.errors import UserError
+from albert_tf.pretraining.masking import MaskingRule, MaskingVocabulary
+from albert_tf.pretraining.masks import mask_tokens
+from albert_tf.pretraining.random_bits import permutation
+from albert_tf.pretraining.record_source import RecordSource
+from albert_tf.pretraining.records import RecordsInfo
+from albert_tf.pretraining.sentence_pairs import repair_rows
+
+if TYPE_CHECKING:
+    from albert_tf.tokenization import Tokenizer
+
+WINDOW = 1024  # records shuffled together; even, so that evaluation pairs stay within one
+_CHUNK = 256  # rows parsed and masked at once: large enough for cheap ops, small enough for the processor's cache
+_READ_BUFFER = 4 << 20  # bytes
+_FILES, _RECORDS = 101, 102  # purposes of random numbers; masks.py has its own
+_ENDLESS = 2**62
+
+Rows = dict[str, tf.Tensor]
+
+
+def pretraining_dataset(
+    source: RecordSource,
+    *,
+    tokenizer: "Tokenizer",
+    global_batch_size: int,
+    seed: int,
+    start_position: int = 0,
+    num_workers: int = 1,
+    worker: int = 0,
+    replicas_per_worker: int = 1,
+    max_predictions_per_seq: int | None = None,
+) -> tf.data.Dataset:
+    """Endless training batches of one worker, from stream position start_position (= step * global_batch_size) on.
+
+    An element is one replica's share, B = global_batch_size / (num_workers * replicas_per_worker) rows, gradient
+    accumulation included: input_ids, input_mask, segment_ids int32 [B, S]; masked_lm_positions, masked_lm_ids int32
+    [B, P]; masked_lm_weights float32 [B, P] (0 pads the list); sentence_labels int32 [B] (1 = swapped or random);
+    sentence_weights float32 [B] (0 where the records have no sentence objective). Global batch k holds the positions
+    k * global_batch_size onwards for any number of workers and replicas. Dynamic masks are new at every position.
+
+    Raises UserError where batch and workers do not divide; tf.errors.DataLossError while iterating over damaged files.
+    """
+    batch = _share(global_batch_size, num_workers * replicas_per_worker)
+    if start_position < 0 or start_position % num_workers:
+        raise UserError(
+            f"start_position is {start_position}; expected a multiple of the number of workers {num_workers}"
+        )
+    features = _features_function(source.info, tokenizer, seed, max_predictions_per_seq)
+    parse = functools.partial(parse_rows, info=source.info)
+    select = functools.partial(
+        _select, start=start_position, num_workers=num_workers, worker=worker, seed=seed, total=source.num_records
+    )
+    first_epoch, offset = divmod(start_position, source.num_records)
+    first_window = offset // WINDOW
+
+    def epoch_windows(epoch: tf.Tensor) -> tf.data.Dataset:
+        begin = tf.where(epoch == first_epoch, tf.constant(first_window, tf.int64), 0)
+        order = permutation(len(source.spans), seed, _FILES, epoch)
+        windows = _read(source, order, begin * WINDOW).batch(WINDOW)
+        numbers = tf.data.Dataset.range(begin, _ENDLESS)
+        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(epoch).repeat(), numbers, windows))
+
+    chunk = min(batch, _CHUNK)
+    dataset = tf.data.Dataset.range(first_epoch, _ENDLESS).flat_map(epoch_windows).map(select)
+    dataset = dataset.rebatch(chunk, drop_remainder=True)
+    dataset = dataset.map(
+        lambda serialized, positions: features(parse(serialized), positions), num_parallel_calls=tf.data.AUTOTUNE
+    )
+    if chunk != batch:
+        dataset = dataset.rebatch(batch, drop_remainder=True)
+    return dataset.prefetch(tf.data.AUTOTUNE).with_options(_options())
+
+
+def evaluation_dataset(
+    source: RecordSource,
+    *,
+    tokenizer: "Tokenizer",
+    global_batch_size: int,
+    seed: int = 0,
+    num_records: int | None = None,
+    num_workers: int = 1,
+    worker: int = 0,
+    replicas_per_worker: int = 1,
+    max_predictions_per_seq: int | None = None,
+    sentence_objective: str | None = None,
+) -> tf.data.Dataset:
+    """One pass in the order of the files with the same masks every time; elements as in `pretraining_dataset`.
+
+    The last global batch is filled with rows of zero weights, so every worker and replica has as many elements.
+    num_records: read only so many (default all). sentence_objective "sop" or "nsp": pairs and labels of that objective
+    out of the same records (see sentence_pairs.py); static masks are then made anew.
+
+    Raises UserError where batch and workers do not divide, or the records hold no sentence pairs.
+    """
+    batch = _share(global_batch_size, num_workers * replicas_per_worker)
+    info, total = source.info, min(num_records or source.num_records, source.num_records)
+    repair = sentence_objective not in (None, info.objective)
+    num_batches = -(-total // global_batch_size)
+    window = functools.partial(
+        _evaluation_window,
+        parse=functools.partial(parse_rows, info=info, unmask=repair),
+        repair=functools.partial(repair_rows, records_objective=info.objective, objective=sentence_objective)
+        if repair
+        else lambda rows, real: rows,
+        total=total,
+        num_workers=num_workers,
+        worker=worker,
+    )
+    features = _features_function(info, tokenizer, seed, max_predictions_per_seq)
+    records = _read(source, tf.range(len(source.spans)), 0).take(total)
+    filled = records.concatenate(records.repeat()).take(num_batches * global_batch_size)  # padding: real rows again
+    dataset = filled.batch(WINDOW).enumerate().map(window, num_parallel_calls=tf.data.AUTOTUNE)
+    dataset = dataset.rebatch(batch, drop_remainder=True)
+    dataset = dataset.map(features, num_parallel_calls=tf.data.AUTOTUNE)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(num_batches * replicas_per_worker))
+    return dataset.prefetch(tf.data.AUTOTUNE).with_options(_options())
+
+
+def parse_rows(serialized: tf.Tensor, *, info: RecordsInfo, unmask: bool = False) -> Rows:
+    """Parses tf.train.Examples, string [B].
+
+    Dynamic records give tokens int32 [B, S] (0 after the end), length, first_length, sentence_labels int32 [B];
+    static ones their features with masks, or with `unmask` the same as dynamic ones. Both: sentence_weights float32
+    [B].
+    """
+    rows = _parse_dynamic(serialized, info) if info.masking == "dynamic" else _parse_static(serialized, info)
+    if unmask and info.masking == "static":
+        rows = _unmask(rows)
+    weight = 0.0 if info.objective == "none" else 1.0
+    return {**rows, "sentence_weights": tf.fill(tf.shape(rows["sentence_labels"]), weight)}
+
+
+# The stream
+
+
+def _read(source: RecordSource, order: tf.Tensor, begin: tf.Tensor | int) -> tf.data.Dataset:
+    """Reads the source's spans in `order`, passing over the first `begin` records; opens no file before that one."""
+    paths = tf.gather(tf.constant([span.path for span in source.spans]), order)
+    firsts = tf.gather(tf.constant([span.first for span in source.spans], tf.int64), order)
+    counts = tf.gather(tf.constant([span.count for span in source.spans], tf.int64), order)
+    ends = tf.cumsum(counts)
+    skipped = tf.clip_by_value(tf.cast(begin, tf.int64) - (ends - counts), 0, counts)
+    spans = tf.data.Dataset.from_tensor_slices((paths, firsts + skipped, counts - skipped))
+    spans = spans.filter(lambda path, skip, take: take > 0)
+    return spans.flat_map(
+        lambda path, skip, take: tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER).skip(skip).take(take)
+    )
+
+
+def _select(
+    epoch: tf.Tensor,
+    number: tf.Tensor,
+    serialized: tf.Tensor,
+    *,
+    start: int,
+    num_workers: int,
+    worker: int,
+    seed: int,
+    total: int,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Shuffles a window and keeps what this worker reads: serialized records string [n], positions int64 [n]."""
+    size = tf.size(serialized, tf.int64)
+    expected = tf.minimum(tf.constant(WINDOW, tf.int64), total - number * WINDOW)
+    message = "a file of records holds fewer than records.json says: it was replaced or truncated while reading"
+    with tf.control_dependencies([tf.debugging.assert_equal(size, expected, message)]):
+        order = permutation(size, seed, _RECORDS, epoch, number)
+    positions = epoch * total + number * WINDOW + tf.range(size)
+    mine = (positions >= start) & (positions % num_workers == worker)
+    return tf.gather(serialized, tf.boolean_mask(order, mine)), tf.boolean_mask(positions, mine)
+
+
+def _evaluation_window(
+    number: tf.Tensor,
+    serialized: tf.Tensor,
+    *,
+    parse: Callable,
+    repair: Callable,
+    total: int,
+    num_workers: int,
+    worker: int,
+) -> tuple[Rows, tf.Tensor]:
+    """Parses a window and keeps this worker's rows; what only fills the last batch has weight 0."""
+    positions = number * WINDOW + tf.range(tf.size(serialized, tf.int64))
+    real = positions < total
+    rows = repair(parse(serialized), real=real)
+    zero = tf.cast(real, tf.float32)
+    rows["sentence_weights"] *= zero
+    rows["row_weights"] = zero
+    mine = positions % num_workers == worker
+    return {key: tf.boolean_mask(value, mine) for key, value in rows.items()}, tf.boolean_mask(positions, mine)
+
+
+def _share(global_batch_size: int, parts: int) -> int:
+    if global_batch_size < 1 or global_batch_size % parts:
+        raise UserError(
+            f"the batch of {global_batch_size} rows is not divisible by {parts} replicas; change one of them"
+        )
+    return global_batch_size // parts
+
+
+def _options() -> tf.data.Options:
+    options = tf.data.Options()
+    options.deterministic = True
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )  # workers share already
+    return options
+
+
+# Rows to features
+
+
+def _features_function(
+    info: RecordsInfo, tokenizer: "Tokenizer", seed: int, max_predictions_per_seq: int | None
+) -> Callable[[Rows, tf.Tensor], Rows]:
+    """Gives the function (rows, positions) -> features of the model, masks made for rows that have none yet."""
+    rule = MaskingRule(
+        max_predictions_per_seq=max_predictions_per_seq or info.max_predictions_per_seq,
+        masked_lm_prob=info.masked_lm_prob,
+        ngram=info.ngram,
+        favor_shorter_ngram=info.favor_shorter_ngram,
+        do_whole_word_mask=info.do_whole_word_mask,
+    )
+    vocabulary = MaskingVocabulary.of(tokenizer)
+
+    def features(rows: Rows, positions: tf.Tensor) -> Rows:
+        rows = dict(rows)
+        row_weights = rows.pop("row_weights", None)
+        if "tokens" in rows:
+            rows["tokens"] = _pad_with(rows["tokens"], rows["length"], tokenizer.pad_id)
+            rows = _mask(rows, positions, seed=seed, rule=rule, vocabulary=vocabulary)
+        if row_weights is not None:
+            rows["masked_lm_weights"] *= row_weights[:, tf.newaxis]
+        return rows
+
+    return features
+
+
+def _mask(rows: Rows, positions: tf.Tensor, *, seed: int, rule: MaskingRule, vocabulary: MaskingVocabulary) -> Rows:
+    tokens, length = rows["tokens"], rows["length"]
+    columns = tf.range(tokens.shape[1])
+    input_mask = tf.cast(columns < length[:, tf.newaxis], tf.int32)
+    return {
+        **mask_tokens(tokens, positions, lengths=length, seed=seed, rule=rule, vocabulary=vocabulary),
+        "input_mask": input_mask,
+        "segment_ids": tf.where(columns >= rows["first_length"][:, tf.newaxis], input_mask, 0),
+        "sentence_labels": rows["sentence_labels"],
+        "sentence_weights": rows["sentence_weights"],
+    }
+
+
+def _pad_with(tokens: tf.Tensor, length: tf.Tensor, pad_id: int) -> tf.Tensor:
+    """Rows come padded with 0; a WordPiece vocabulary may have its [PAD] elsewhere."""
+    return tokens if pad_id == 0 else tf.where(tf.range(tokens.shape[1]) < length[:, tf.newaxis], tokens, pad_id)
+
+
+def _parse_dynamic(serialized: tf.Tensor, info: RecordsInfo) -> Rows:
+    kind = {"uint16": tf.uint16, "uint32": tf.int32}[info.token_dtype]  # decode_raw has no uint32; ids are below 2**31
+    number = tf.io.FixedLenFeature([], tf.int64)
+    parsed = tf.io.parse_example(
+        serialized,
+        {"tokens": tf.io.FixedLenFeature([], tf.string), "segment_a_length": number, "sentence_label": number},
+    )
+    length = tf.strings.length(parsed["tokens"]) // kind.size
+    too_long = "a record holds more tokens than records.json says"  # decode_raw would cut it in silence
+    with tf.control_dependencies([tf.debugging.assert_less_equal(length, info.max_seq_length, too_long)]):
+        length = tf.identity(length)
+        tokens = tf.io.decode_raw(parsed["tokens"], kind, fixed_length=info.max_seq_length * kind.size)
+    return {
+        "tokens": tf.ensure_shape(tf.cast(tokens, tf.int32), [serialized.shape[0], info.max_seq_length]),
+        "length": length,
+        "first_length": tf.cast(parsed["segment_a_length"], tf.int32),
+        "sentence_labels": tf.cast(parsed["sentence_label"], tf.int32),
+    }
+
+
+def _parse_static(serialized: tf.Tensor, info: RecordsInfo) -> Rows:
+    sequence = tf.io.FixedLenFeature([info.max_seq_length], tf.int64)
+    predictions = tf.io.FixedLenFeature([info.max_predictions_per_seq], tf.int64)
+    parsed = tf.io.parse_example(
+        serialized,
+        {
+            "input_ids": sequence,
+            "input_mask": sequence,
+            "segment_ids": sequence,
+            "masked_lm_positions": predictions,
+            "masked_lm_ids": predictions,
+            "masked_lm_weights": tf.io.FixedLenFeature([info.max_predictions_per_seq], tf.float32),
+            "next_sentence_labels": tf.io.FixedLenFeature([], tf.int64),
+        },
+    )
+    rows = {key: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for key, value in parsed.items()}
+    rows["sentence_labels"] = rows.pop("next_sentence_labels")
+    return rows
+
+
+def _unmask(rows: Rows) -> Rows:
+    """Turns static rows back into what they were before masking."""
+    where = tf.where(rows["masked_lm_weights"] > 0)  # row and slot
+    columns = tf.gather_nd(rows["masked_lm_positions"], where)
+    targets = tf.gather_nd(rows["masked_lm_ids"], where)
+    places = tf.stack([tf.cast(where[:, 0], tf.int32), columns], axis=1)
+    length = tf.reduce_sum(rows["input_mask"], axis=1)
+    return {
+        "tokens": tf.tensor_scatter_nd_update(rows["input_ids"], places, targets),
+        "length": length,
+        "first_length": length - tf.reduce_sum(rows["segment_ids"], axis=1),
+        "sentence_labels": rows["sentence_labels"],
+    }
