@@ -83,6 +83,12 @@ class Corpus:
         self.files = find_files(self.patterns)
         self.num_bytes = sum(os.path.getsize(file) for file in self.files)
         self.reason = "as asked"
+        # Whether there are several files, or an archive of some; and a guess at the text, made before reading it.
+        self.has_many_texts, self.expected_chars = len(self.files) > 1, 0
+        for file in self.files:
+            is_gzip, is_archive = _container(file)
+            self.has_many_texts |= is_archive
+            self.expected_chars += os.path.getsize(file) * (3 if is_gzip else 1)
         self._start()
         if self.input_format == "auto":
             self.input_format, self.reason = _guess_format(self._texts())
@@ -116,13 +122,9 @@ class Corpus:
                         self.num_texts += 1
                         yield source, self._decode(stream, source, raw, done)
             except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
-                raise UserError(
-                    f"cannot read {path}: it is truncated or corrupt ({error}); make or copy it again"
-                ) from error
+                raise _corrupt(path, error) from error
             except OSError as error:
-                raise UserError(
-                    f"cannot read {path}: {error.strerror or error}; check the file and its rights"
-                ) from error
+                raise _unreadable(path, error) from error
             done += os.path.getsize(path)
         self.bytes_read = done
 
@@ -204,15 +206,25 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     return list(files)
 
 
+def _container(path: str) -> tuple[bool, bool]:
+    """Whether a file is gzip, and whether it is (then) a tar archive."""
+    try:
+        with open(path, "rb") as raw:
+            is_gzip = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            head = (gzip.open(raw) if is_gzip else raw).read(512)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _corrupt(path, error) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return is_gzip, head[257:262] == b"ustar"
+
+
 def _members(path: str, raw: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
     """Opens one file: itself, or what it holds where it is an archive."""
-    head = raw.read(512)
-    raw.seek(0)
-    stream = gzip.open(raw) if head.startswith(b"\x1f\x8b") else raw
-    if stream is not raw:
-        head = stream.read(512)
-        stream.seek(0)
-    if head[257:262] != b"ustar":
+    is_gzip, is_archive = _container(path)
+    stream = gzip.open(raw) if is_gzip else raw
+    if not is_archive:
         yield path, stream
         return
     with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -220,6 +232,14 @@ def _members(path: str, raw: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
             if member.isfile() and not pathlib.PurePath(member.name).name.startswith("."):
                 content = archive.extractfile(member)
                 yield f"{path}:{member.name}", gzip.open(content) if member.name.endswith(".gz") else content
+
+
+def _corrupt(path: str, error: Exception) -> UserError:
+    return UserError(f"cannot read {path}: it is truncated or corrupt ({error}); make or copy it again")
+
+
+def _unreadable(path: str, error: OSError) -> UserError:
+    return UserError(f"cannot read {path}: {error.strerror or error}; check the file and its rights")
 
 
 def _without_mark(block: bytes, source: str) -> bytes:

@@ -1,0 +1,272 @@
+"""The driver of create_pretraining_data: a corpus in, a folder of records out.
+
+This process reads the corpus, cuts it into chunks of whole documents by a rule that knows nothing of workers, and
+writes what comes back in chunk order. So the records depend on text, settings and seed, and on nothing else.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import itertools
+import os
+import pathlib
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import TextIO
+
+from albert_tf import __version__
+from albert_tf.errors import UserError
+from albert_tf.files import new_folder
+from albert_tf.pretraining.chunks import Chunk, ChunkRecords, RecordRule, chunk_worker
+from albert_tf.pretraining.corpus import Corpus, Document
+from albert_tf.pretraining.masking import MaskingRule
+from albert_tf.pretraining.progress import Progress
+from albert_tf.pretraining.records import DESCRIPTION, MASKINGS, RecordsInfo
+from albert_tf.pretraining.sequences import SequenceRule
+from albert_tf.pretraining.shards import ShardWriter, num_buckets
+from albert_tf.pretraining.worker_pool import ordered_map
+from albert_tf.tokenization import Tokenizer
+
+HELDOUT = "heldout"
+_CHUNK_CHARS = 1_000_000  # text that one process takes at a time
+_SHARD_BYTES = 64 << 20  # aimed at where the number of shards is not given
+_PARTNER_CHARS, _PARTNERS = 50_000, 8  # NSP: extracts of other documents for a chunk that holds only one
+_JUDGED_TOKENS = 50_000  # from so many on, the share of unknown tokens may stop the run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CreationSettings:
+    """What the records are to be; the command's flags of the same names say more."""
+
+    max_seq_length: int = 512
+    max_predictions_per_seq: int | None = None  # None: masked_lm_prob of the length
+    masked_lm_prob: float = 0.15
+    do_whole_word_mask: bool = True
+    ngram: int = 3
+    favor_shorter_ngram: bool = True
+    objective: str = "sop"
+    masking: str = "dynamic"
+    dupe_factor: int = 1
+    short_seq_prob: float = 0.1
+    num_shards: int | None = None  # None: by the size of the corpus
+    random_seed: int = 12345
+    heldout_fraction: float = 0.0
+    max_unknown_share: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.masking not in MASKINGS:
+            raise UserError(f"unknown masking: {self.masking!r}; expected {' or '.join(MASKINGS)}")
+        for name in ("dupe_factor", "num_shards"):
+            if (value := getattr(self, name)) is not None and not 1 <= value <= 10_000:
+                raise UserError(f"{name} is {value}; expected 1 to 10000")
+        if not 0 <= self.random_seed < 2**63:
+            raise UserError(f"random_seed is {self.random_seed}; expected 0 or more")
+        if not 0 <= self.heldout_fraction < 1:
+            raise UserError(f"heldout_fraction is {self.heldout_fraction}; expected 0 or more and below 1")
+        if not 0 <= self.max_unknown_share <= 1:
+            raise UserError(f"max_unknown_share is {self.max_unknown_share}; expected a share between 0 and 1")
+        if self.masking_rule().max_predictions_per_seq > self.max_seq_length:
+            raise UserError(
+                f"max_predictions_per_seq is {self.max_predictions_per_seq}; expected at most max_seq_length, "
+                f"{self.max_seq_length}"
+            )
+        self.sequence_rule()
+
+    def sequence_rule(self) -> SequenceRule:
+        return SequenceRule(
+            max_seq_length=self.max_seq_length, short_seq_prob=self.short_seq_prob, objective=self.objective
+        )
+
+    def masking_rule(self) -> MaskingRule:
+        predictions = self.max_predictions_per_seq
+        if predictions is None:
+            predictions = max(1, round(self.max_seq_length * self.masked_lm_prob))
+        return MaskingRule(
+            max_predictions_per_seq=predictions,
+            masked_lm_prob=self.masked_lm_prob,
+            ngram=self.ngram,
+            favor_shorter_ngram=self.favor_shorter_ngram,
+            do_whole_word_mask=self.do_whole_word_mask,
+        )
+
+
+def create_records(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    output_dir: str | os.PathLike,
+    *,
+    settings: CreationSettings,
+    num_workers: int = 0,
+    log: TextIO | None = None,
+) -> tuple[RecordsInfo, RecordsInfo | None]:
+    """Writes a records folder, with held-out records in it where asked for, and gives the descriptions of both.
+
+    num_workers: processes that tokenise; 0 means one for each core. Progress goes to `log` (standard error).
+
+    Raises UserError where nothing comes out, too much of the text is unknown to the tokeniser, a worker dies, or the
+    folder cannot be made; then nothing is left under the final name.
+    """
+    if num_workers < 0:
+        raise UserError(f"num_workers is {num_workers}; expected 1 or more, or 0 for all cores")
+    check_output(output_dir)
+    with new_folder(output_dir) as folder:
+        splits = [_Split(folder, corpus, settings, heldout) for heldout in (False, True)]
+        rule = RecordRule(
+            sequences=settings.sequence_rule(),
+            masking=settings.masking_rule(),
+            static=settings.masking == "static",
+            token_dtype=_token_dtype(tokenizer),
+            dupe_factor=settings.dupe_factor,
+            seed=settings.random_seed,
+            num_buckets=(splits[0].num_buckets, splits[1].num_buckets),
+        )
+        progress = Progress(corpus, log or sys.stderr)
+        chunks = _chunks(corpus, settings, splits)
+        for result in ordered_map(chunk_worker, (tokenizer, rule), chunks, num_workers or _num_cores()):
+            splits[result.heldout].add(result)
+            _check_unknown(splits, settings, _JUDGED_TOKENS)
+            progress.show(sum(split.counts["records"] for split in splits))
+        progress.show(sum(split.counts["records"] for split in splits), final=True)
+        _check_unknown(splits, settings, 1)
+        splits[0].counts.update(
+            files=corpus.num_texts,
+            invalid_characters=corpus.invalid_characters,
+            null_characters=corpus.null_characters,
+        )
+        training, heldout = splits
+        return training.finish(tokenizer, settings), heldout.finish(tokenizer, settings) if heldout.wanted else None
+
+
+def check_output(output_dir: str | os.PathLike) -> None:
+    """Raises UserError where the folder holds something, saying what."""
+    folder = pathlib.Path(output_dir)
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if (folder / DESCRIPTION).is_file():
+        raise UserError(f"{folder} already holds finished records; use them, remove the folder, or name another")
+    raise UserError(f"{folder} exists and holds something other than records; name a new or empty folder")
+
+
+class _Split:
+    """The training or the held-out part of what is written."""
+
+    def __init__(self, folder: pathlib.Path, corpus: Corpus, settings: CreationSettings, heldout: bool):
+        share = settings.heldout_fraction if heldout else 1 - settings.heldout_fraction
+        per_char = 1.6 if settings.masking == "static" else 0.6  # bytes of records for a character of English text
+        expected = int(share * corpus.expected_chars * settings.dupe_factor * per_char)
+        shards = settings.num_shards * share if settings.num_shards else expected / _SHARD_BYTES
+        self.name = "held-out" if heldout else "training"
+        self.wanted = not heldout or settings.heldout_fraction > 0
+        self.num_shards = settings.num_shards if settings.num_shards and not heldout else max(1, round(shards))
+        self.num_buckets = num_buckets(self.num_shards, expected)
+        self.counts: Counter = Counter()
+        self._folder = folder / HELDOUT if heldout else folder
+        self._writer: ShardWriter | None = None
+        self._last_document = -1
+
+    def count(self, document: Document) -> None:
+        self.counts["documents"] += document.index != self._last_document
+        self.counts["characters"] += len(document.text)
+        self._last_document = document.index
+
+    def add(self, result: ChunkRecords) -> None:
+        if self._writer is None:
+            self._writer = ShardWriter(self._folder, num_shards=self.num_shards, num_buckets=self.num_buckets)
+        self._writer.add(result.buckets)
+        self.counts.update(result.counts)
+
+    def finish(self, tokenizer: Tokenizer, settings: CreationSettings) -> RecordsInfo:
+        """Writes shards, tokeniser and description. Raises UserError where there are no records, or too few."""
+        counts = self.counts
+        skipped = ", ".join(f"{number} {name}" for name, number in counts.items() if name.startswith("skipped"))
+        found = f"{counts['documents']} documents, {counts['sentences']} sentences, {counts['tokens']} tokens"
+        if not counts["records"]:
+            raise UserError(f"no {self.name} records: found {found} (skipped: {skipped or 'nothing'}); give more text")
+        if settings.objective == "nsp" and not counts["swapped"]:
+            raise UserError(f"objective nsp takes text from another document: found {found}; use sop or more documents")
+        if counts["records"] < self.num_shards:
+            raise UserError(
+                f"too many shards: {counts['records']} {self.name} records for {self.num_shards}; lower --num_shards"
+            )
+        shards = self._writer.finish(settings.random_seed)
+        tokenizer.save(self._folder)
+        same = {field.name for field in dataclasses.fields(RecordsInfo)}
+        info = RecordsInfo(
+            **{name: value for name, value in dataclasses.asdict(settings).items() if name in same}
+            | dataclasses.asdict(settings.masking_rule()),
+            token_dtype=_token_dtype(tokenizer),
+            vocab_size=tokenizer.vocab_size,
+            vocabulary_hash=tokenizer.hash,
+            tokenizer_kind=tokenizer.kind,
+            do_lower_case=tokenizer.do_lower_case,
+            keep_accents=tokenizer.keep_accents,
+            num_records=counts["records"],
+            shards=shards,
+            counts=dict(sorted(counts.items())),
+            code_version=__version__,
+        )
+        info.write(self._folder)
+        return info
+
+
+def _chunks(corpus: Corpus, settings: CreationSettings, splits: list[_Split]) -> Iterator[Chunk]:
+    """Whole documents of one split, about _CHUNK_CHARS of text together (less where each text makes many records)."""
+    limit = _CHUNK_CHARS // min(settings.dupe_factor, 20)
+    waiting: list[list[tuple[int, str]]] = [[], []]
+    held = [0, 0]  # characters waiting
+    recent: list[collections.deque] = [collections.deque(maxlen=_PARTNERS) for _ in splits]
+    numbers = itertools.count()
+
+    def chunk(heldout: bool) -> Chunk:
+        texts, waiting[heldout], held[heldout] = waiting[heldout], [], 0
+        partners = []
+        if settings.objective == "nsp" and len({index for index, _ in texts}) == 1:
+            partners = [text for text in recent[heldout] if text[0] != texts[0][0]]
+            partners = partners or _first_other(corpus, settings, heldout, texts[0][0])
+        return Chunk(next(numbers), heldout, corpus.input_format, texts, partners)
+
+    for document in corpus.documents():
+        heldout = _is_heldout(document, corpus, settings)
+        splits[heldout].count(document)
+        waiting[heldout].append((document.index, document.text))
+        held[heldout] += len(document.text)
+        if settings.objective == "nsp" and (not recent[heldout] or recent[heldout][-1][0] != document.index):
+            recent[heldout].append((document.index, document.text[:_PARTNER_CHARS]))
+        if held[heldout] >= limit:
+            yield chunk(heldout)
+    for heldout in (False, True):
+        if waiting[heldout]:
+            yield chunk(heldout)
+
+
+def _first_other(corpus: Corpus, settings: CreationSettings, heldout: bool, index: int) -> list[tuple[int, str]]:
+    """The first document of the same split that is not document `index`, found by reading on by itself."""
+    for document in Corpus(corpus.files, corpus.input_format).documents():
+        if document.index != index and _is_heldout(document, corpus, settings) == heldout:
+            return [(document.index, document.text[:_PARTNER_CHARS])]
+    return []
+
+
+def _is_heldout(document: Document, corpus: Corpus, settings: CreationSettings) -> bool:
+    """Holds out whole files where files are books parted by their headings, else single documents."""
+    unit = document.file_index if corpus.input_format == "paragraphs" and corpus.has_many_texts else document.index
+    digest = hashlib.blake2b(f"{settings.random_seed}:{unit}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < settings.heldout_fraction * 2**64
+
+
+def _check_unknown(splits: list[_Split], settings: CreationSettings, at_least: int) -> None:
+    tokens, unknown = (sum(split.counts[name] for split in splits) for name in ("tokens", "unknown_tokens"))
+    if tokens >= at_least and unknown > settings.max_unknown_share * tokens:
+        raise UserError(
+            f"the vocabulary does not know the text: {unknown / tokens:.1%} of the first {tokens} tokens are unknown, "
+            f"expected at most {settings.max_unknown_share:.1%}; use a vocabulary of this language, casing and script"
+        )
+
+
+def _token_dtype(tokenizer: Tokenizer) -> str:
+    return "uint16" if tokenizer.vocab_size <= 65_536 else "uint32"
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
