@@ -31,8 +31,8 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None) -> tf.Tensor:
-    """x [..., N] @ kernel [N, M] + bias [M]: one product of two matrices, whatever the rank of x."""
-    product = tf.matmul(tf.reshape(x, [-1, kernel.shape[0]]), kernel)
+    """x [..., N] @ kernel [N, M] + bias [M] in the kernel's dtype: one product of two matrices, whatever x's rank."""
+    product = tf.matmul(tf.reshape(tf.cast(x, kernel.dtype), [-1, kernel.shape[0]]), kernel)
     if bias is not None:
         product = tf.nn.bias_add(product, bias)
     return tf.reshape(product, [*shape_of(x)[:-1], kernel.shape[1]])
@@ -130,7 +130,7 @@ class Dense(AlbertLayer):
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """[..., N] -> [..., M] in the compute dtype."""
         bias = None if self.bias is None else self.compute(self.bias)
-        return dense(tf.cast(x, self.compute_dtype), self.compute(self.kernel), bias)
+        return dense(x, self.compute(self.kernel), bias)
 
     def named_variables(self) -> dict[str, tf.Variable]:
         return {"kernel": self.kernel} if self.bias is None else {"kernel": self.kernel, "bias": self.bias}

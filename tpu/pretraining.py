@@ -205,8 +205,7 @@ def _jit_compile(choice: str, where: tf.distribute.Strategy) -> bool:
 
 def _training_metrics(trainer: PretrainingTrainer, output: dict[str, Any]) -> dict[str, float]:
     metrics = objective.metrics(output["sums"], sentence="sentence_order" in trainer.model.heads)
-    rate = float(optimization.current_learning_rate(trainer.optimizer).numpy())
-    return {**metrics, "learning_rate": rate, "gradient_norm": output["gradient_norm"]}
+    return {**metrics, "learning_rate": output["learning_rate"], "gradient_norm": output["gradient_norm"]}
 
 
 def _check_finite(output: dict[str, Any], folder: str) -> None:

@@ -37,7 +37,7 @@ class PretrainingTrainer(orbit.StandardTrainer):
         super().__init__(dataset, options)
         self.strategy, self.model, self.optimizer = strategy, model, optimizer
         self.global_step, self.seed, self.grad_accum_steps = global_step, seed, grad_accum_steps
-        self.variables = list(model.named_variables().values())
+        self._weights = list(model.named_variables().values())
         self._gradients = tf.function(self._micro_gradients, jit_compile=jit_compile or None)
         self._step = self._replicated_step if loop_on_device else tf.function(self._replicated_step)
         self._loop_on_device = loop_on_device
@@ -46,6 +46,7 @@ class PretrainingTrainer(orbit.StandardTrainer):
             self._sums = _tracker(tf.zeros([len(objective.Sums._fields)]))
             self._norm = _tracker(tf.zeros([]))
             self._count = _tracker(tf.zeros([]))
+            self._rate = _tracker(tf.zeros([]))
             self.first_bad_step = _tracker(tf.constant(_NEVER, tf.int64))
 
     def train_loop_begin(self) -> None:
@@ -60,10 +61,11 @@ class PretrainingTrainer(orbit.StandardTrainer):
         self._step(features)
 
     def train_loop_end(self) -> dict[str, float]:
-        """Sums since train_loop_begin, mean gradient norm before clipping, and seconds spent waiting for batches."""
+        """Sums since train_loop_begin, mean gradient norm before clipping, last rate, seconds of waiting for batches."""
         return {
             "sums": self._sums.numpy(),
             "gradient_norm": float(self._norm.numpy()) / max(float(self._count.numpy()), 1.0),
+            "learning_rate": float(self._rate.numpy()),
             "seconds_waiting": None if self._loop_on_device else self._waited,
             "first_bad_step": None if self.first_bad_step.numpy() == _NEVER else int(self.first_bad_step.numpy()),
         }
@@ -82,10 +84,9 @@ class PretrainingTrainer(orbit.StandardTrainer):
         if isinstance(self.optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
             gradients = self.optimizer.get_unscaled_gradients(gradients)
         clipped, norm = optimization.clip_by_global_norm(gradients)
+        self._rate.assign(optimization.current_learning_rate(self.optimizer))
         self._note(objective.loss(sums, weights), sums, norm)
-        self.optimizer.apply_gradients(
-            zip(clipped, self.variables, strict=True), experimental_aggregate_gradients=False
-        )
+        self.optimizer.apply_gradients(zip(clipped, self._weights, strict=True), experimental_aggregate_gradients=False)
 
     def _note(self, loss: tf.Tensor, sums: objective.Sums, norm: tf.Tensor) -> None:
         """Keeps what the log shows; a non-finite loss is remembered by its step, counted from 1."""
@@ -110,7 +111,7 @@ class PretrainingTrainer(orbit.StandardTrainer):
             more = self._gradients(micro, weights, tf.random.experimental.stateless_fold_in(seed, step))
             return (step + 1, *tf.nest.map_structure(tf.add, (gradients, sums), more))
 
-        zeros = [tf.zeros(variable.shape) for variable in self.variables]
+        zeros = [tf.zeros(variable.shape) for variable in self._weights]
         start = (tf.constant(0), zeros, objective.Sums(*[tf.zeros([])] * len(objective.Sums._fields)))
         _, gradients, sums = tf.while_loop(lambda step, *_: step < steps, add, start)
         return gradients, sums
@@ -118,13 +119,12 @@ class PretrainingTrainer(orbit.StandardTrainer):
     def _micro_gradients(
         self, features: dict[str, tf.Tensor], weights: objective.Weights, seed: tf.Tensor
     ) -> tuple[list[tf.Tensor], objective.Sums]:
-        variables = self.variables
         with tf.GradientTape() as tape:
             sums = objective.forward_sums(self.model, features, training=True, dropout_seed=seed)
             loss = objective.loss(sums, weights)
             if isinstance(self.optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
                 loss = self.optimizer.get_scaled_loss(loss)
-        return tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO), sums
+        return tape.gradient(loss, self._weights, unconnected_gradients=tf.UnconnectedGradients.ZERO), sums
 
     def _replica_seed(self, context: tf.distribute.ReplicaContext) -> tf.Tensor:
         """int32 [2], another one for each step and replica, the same after a resume."""
