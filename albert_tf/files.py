@@ -1,6 +1,8 @@
 """Writing so that a file under its final name is always whole, and reading small JSON files."""
 
 import contextlib
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -62,7 +64,8 @@ def read_json(path: str | os.PathLike, what: str) -> dict:
 def new_folder(final: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Gives a temporary folder beside `final` that becomes `final` on success and vanishes on failure.
 
-    An empty folder at `final` is replaced; the caller decides beforehand what a full one means.
+    An empty folder at `final` is replaced; temporary folders that killed runs left for `final` are removed. The caller
+    decides beforehand what a full one means.
 
     Raises UserError where the folder cannot be made or `final` holds something.
     """
@@ -71,7 +74,8 @@ def new_folder(final: str | os.PathLike) -> Iterator[pathlib.Path]:
         raise UserError(f"{final} exists and is not empty; give a new folder or empty this one")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        partial = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{final.name}-", dir=final.parent))
+        _remove_abandoned(final)
+        partial, lock = _locked_folder(final)
     except OSError as error:
         raise UserError(f"cannot make the folder {final}: {error.strerror}; check the path and its rights") from error
     try:
@@ -82,6 +86,35 @@ def new_folder(final: str | os.PathLike) -> Iterator[pathlib.Path]:
         raise UserError(f"cannot write {final}: {error.strerror}; check the folder, its rights and the disk") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(final: pathlib.Path) -> tuple[pathlib.Path, int]:
+    """A temporary folder beside `final` and the descriptor that locks it for as long as this process lives."""
+    while True:
+        partial = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{final.name}-", dir=final.parent))
+        lock = os.open(partial, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # file systems without locks: nothing is ever taken for abandoned there
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if partial.exists():  # else another process took it for abandoned before it was locked
+            return partial, lock
+        os.close(lock)
+
+
+def _remove_abandoned(final: pathlib.Path) -> None:
+    """Removes temporary folders for `final` whose process was killed: those that nobody locks."""
+    for partial in final.parent.glob(f"{glob.escape(_PARTIAL + final.name)}-*"):
+        try:
+            lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(partial, ignore_errors=True)
+        except OSError:
+            pass  # in use
+        finally:
+            os.close(lock)
 
 
 def sha256(path: str | os.PathLike) -> str:

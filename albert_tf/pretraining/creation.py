@@ -6,8 +6,10 @@ writes what comes back in chunk order. So the records depend on text, settings a
 
 import collections
 import dataclasses
+import fractions
 import hashlib
 import itertools
+import math
 import os
 import pathlib
 import sys
@@ -181,10 +183,15 @@ class _Split:
         counts = self.counts
         skipped = ", ".join(f"{number} {name}" for name, number in counts.items() if name.startswith("skipped"))
         found = f"{counts['documents']} documents, {counts['sentences']} sentences, {counts['tokens']} tokens"
+        if not counts["documents"] and self.name == "held-out":
+            raise UserError(
+                f"no document to hold out: heldout_fraction {settings.heldout_fraction} asks for one in "
+                f"{math.ceil(1 / settings.heldout_fraction)}, there are fewer; raise it or give more text"
+            )
         if not counts["records"]:
             raise UserError(f"no {self.name} records: found {found} (skipped: {skipped or 'nothing'}); give more text")
         if settings.objective == "nsp" and not counts["swapped"]:
-            raise UserError(f"objective nsp takes text from another document: found {found}; use sop or more documents")
+            raise UserError(f"objective nsp needs text of another document: {self.name} text has {found}; use sop")
         if counts["records"] < self.num_shards:
             raise UserError(
                 f"too many shards: {counts['records']} {self.name} records for {self.num_shards}; lower --num_shards"
@@ -250,9 +257,19 @@ def _first_other(corpus: Corpus, settings: CreationSettings, heldout: bool, inde
 
 def _is_heldout(document: Document, corpus: Corpus, settings: CreationSettings) -> bool:
     """Holds out whole files where files are books parted by their headings, else single documents."""
-    unit = document.file_index if corpus.input_format == "paragraphs" and corpus.has_many_texts else document.index
-    digest = hashlib.blake2b(f"{settings.random_seed}:{unit}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < settings.heldout_fraction * 2**64
+    by_file = corpus.input_format == "paragraphs" and corpus.has_many_texts
+    return is_heldout(document.file_index if by_file else document.index, settings)
+
+
+def is_heldout(unit: int, settings: CreationSettings) -> bool:
+    """One of every 1 / heldout_fraction units (files or documents), picked by a hash of the seed."""
+    share = fractions.Fraction(settings.heldout_fraction).limit_denominator(1_000_000)
+    if not share:
+        return False
+    block = int(unit * share)
+    first, end = math.ceil(block / share), math.ceil((block + 1) / share)
+    digest = hashlib.blake2b(f"{settings.random_seed}:{block}".encode(), digest_size=8).digest()
+    return unit == first + int.from_bytes(digest, "big") % (end - first)
 
 
 def _check_unknown(splits: list[_Split], settings: CreationSettings, at_least: int) -> None:
