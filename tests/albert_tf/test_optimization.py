@@ -79,16 +79,16 @@ def numpy_update(
 
 
 def scheduled(name, **options):
-    return optimization.create_optimizer(
-        name,
-        **{
-            "learning_rate": RATE,
-            "num_train_steps": TOTAL,
-            "num_warmup_steps": WARMUP,
-            "global_clipnorm": None,
-            **options,
-        },
-    )
+    defaults = {"learning_rate": RATE, "num_train_steps": TOTAL, "num_warmup_steps": WARMUP, "global_clipnorm": None}
+    return optimization.create_optimizer(name, **(defaults | options))
+
+
+def trained(name, weights, all_gradients, **options):
+    """The variables and the optimiser after one update per set of gradients."""
+    variables, optimizer = make_variables(weights), scheduled(name, **options)
+    for gradients in all_gradients:
+        apply(optimizer, gradients, variables)
+    return variables, optimizer
 
 
 def assert_weights(variables, expected, atol=1e-6):
@@ -99,9 +99,10 @@ def assert_weights(variables, expected, atol=1e-6):
 # Against the reference and against NumPy
 
 
-# The AdamW kernel of TensorFlow takes 1 - beta_2 in float32, off by 1.3e-5 of itself; LAMB is equal to the bit.
-@pytest.mark.parametrize(("name", "atol", "slot_rtol"), [("lamb", 0, 0), ("adamw", 5e-7, 2e-5)])
-def test_reference_trace(shared, name, atol, slot_rtol):
+# The AdamW kernel of TensorFlow takes 1 - beta_2 in float32, off by 1.3e-5 of itself. LAMB was seen equal to the bit;
+# the room left to it is for another processor's order of summation.
+@pytest.mark.parametrize(("name", "slot_rtol"), [("lamb", 2e-6), ("adamw", 2e-5)])
+def test_reference_trace(shared, name, slot_rtol):
     trace = np.load(shared / f"golden/tf1/tiny_shared_{name}_train/optimizer_trace.npz", allow_pickle=False)
     rate, warmup, total = trace["hparams_init_lr_warmup_total_steps"].tolist()
     names = [key.removeprefix("step0/") for key in trace.files if key.startswith("step0/")]
@@ -112,14 +113,14 @@ def test_reference_trace(shared, name, atol, slot_rtol):
         apply(optimizer, {key: trace[f"clipped_grad_before_step{step}/{key}"] for key in names}, variables)
         for key, variable in zip(names, variables, strict=True):
             expected = trace[f"step{step + 1}/{key}"]
-            np.testing.assert_allclose(variable.numpy(), expected, rtol=0, atol=atol, err_msg=f"step {step} {key}")
+            np.testing.assert_allclose(variable.numpy(), expected, rtol=0, atol=5e-7, err_msg=f"step {step} {key}")
     for key, variable in zip(names, variables, strict=True):
         for slot in ("m", "v"):
             np.testing.assert_allclose(
                 optimizer.get_slot(variable, slot).numpy(),
                 trace[f"slot_final/{key}/adam_{slot}"],
                 rtol=slot_rtol,
-                atol=0 if slot == "v" else atol,
+                atol=3e-8 if slot == "m" else 0,
                 err_msg=f"{slot} {key}",
             )
 
@@ -128,28 +129,12 @@ def test_reference_trace(shared, name, atol, slot_rtol):
 @pytest.mark.parametrize("name", ["lamb", "adamw"])
 def test_equals_numpy(name, bias_correction):
     weights, gradients = random_problem()
-    variables = make_variables(weights)
-    optimizer = scheduled(name, bias_correction=bias_correction)
-    for step_gradients in gradients:
-        apply(optimizer, step_gradients, variables)
+    variables, optimizer = trained(name, weights, gradients, bias_correction=bias_correction)
     expected, m, v = numpy_update(weights, gradients, layer_adaptation=name == "lamb", bias_correction=bias_correction)
     assert_weights(variables, expected)
     for variable, key in zip(variables, weights, strict=True):
         np.testing.assert_allclose(optimizer.get_slot(variable, "m").numpy(), m[key], rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(optimizer.get_slot(variable, "v").numpy(), v[key], rtol=2e-5, atol=1e-10)
-
-
-def test_epsilon_is_the_releases():
-    """At gradients near epsilon the constant decides: with 1e-7 the update would be several times as long."""
-    weights, gradients = random_problem()
-    gradients = [{key: value * 1e-5 for key, value in step.items()} for step in gradients]
-    for name in ("lamb", "adamw"):
-        variables = make_variables(weights)
-        optimizer = scheduled(name)
-        for step_gradients in gradients:
-            apply(optimizer, step_gradients, variables)
-        expected, _, _ = numpy_update(weights, gradients, layer_adaptation=name == "lamb")
-        assert_weights(variables, expected)
 
 
 def test_trust_ratio_is_one_where_a_norm_is_zero():
@@ -167,10 +152,7 @@ def test_trust_ratio_is_one_where_a_norm_is_zero():
 @pytest.mark.parametrize("name", ["lamb", "adamw"])
 def test_empty_exclusions_are_respected(name):
     weights, gradients = random_problem()
-    variables = make_variables(weights)
-    optimizer = scheduled(name, exclude_from_weight_decay=[])
-    for step_gradients in gradients:
-        apply(optimizer, step_gradients, variables)
+    variables, _ = trained(name, weights, gradients, exclude_from_weight_decay=[])
     assert_weights(variables, numpy_update(weights, gradients, layer_adaptation=name == "lamb", plain=[])[0])
 
 
@@ -184,32 +166,26 @@ def test_empty_layer_adaptation_list_is_not_the_decay_list():
     np.testing.assert_allclose(bias.numpy(), np.array([3.0, 4.0]) - 0.5 / np.sqrt(2), rtol=1e-6)
 
 
-@pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("name", ["lamb", "adamw"])
-def test_config_round_trip_keeps_everything(name, trained):
-    options = {"exclude_from_layer_adaptation": []} if name == "lamb" else {}
-    optimizer = scheduled(
-        name, weight_decay=0.3, bias_correction=True, beta_2=0.98, exclude_from_weight_decay=["gamma"], **options
-    )
-    optimizer.global_clipnorm = 0.25
+def test_config_round_trip_keeps_everything(name):
+    """Before and after training, as plain JSON, and the copy trains alike."""
+    kept = {"bias_correction": True, "beta_2": 0.98, "exclude_from_weight_decay": ["gamma"], "global_clipnorm": 0.25}
+    if name == "lamb":
+        kept["exclude_from_layer_adaptation"] = []
     weights, gradients = random_problem()
-    if trained:
-        apply(optimizer, gradients[0], make_variables(weights))
-    config = json.loads(json.dumps(optimizer.get_config()))  # plain values only
-    assert config["beta_2"] == 0.98 and config["weight_decay_rate"] == 0.3 and config["epsilon"] == 1e-6
-    again = type(optimizer).from_config(config)
-    assert json.dumps(again.get_config()) == json.dumps(optimizer.get_config())
-    rebuilt = tf_keras.optimizers.deserialize(tf_keras.optimizers.serialize(optimizer))
-    assert json.dumps(rebuilt.get_config()) == json.dumps(optimizer.get_config())
-
-    results = []
-    for candidate in (scheduled(name, **options), type(optimizer).from_config(scheduled(name, **options).get_config())):
-        variables = make_variables(weights)
+    fresh, (variables, used) = scheduled(name, **kept), trained(name, weights, gradients, **kept)
+    for optimizer in (fresh, used):
+        config = json.loads(json.dumps(optimizer.get_config()))
+        expected = kept | {"weight_decay_rate": 0.01, "epsilon": 1e-6, "beta_1": 0.9}
+        assert config | expected == config
+        assert config["learning_rate"]["config"]["num_warmup_steps"] == WARMUP
+        copy = tf_keras.optimizers.deserialize(tf_keras.optimizers.serialize(type(optimizer).from_config(config)))
+        assert json.loads(json.dumps(copy.get_config())) == json.loads(json.dumps(optimizer.get_config()))
+        copied_variables = make_variables(weights)
         for step_gradients in gradients:
-            apply(candidate, step_gradients, variables)
-        results.append([variable.numpy() for variable in variables])
-    for left, right in zip(*results, strict=True):
-        np.testing.assert_array_equal(left, right)
+            apply(copy, step_gradients, copied_variables)
+        for left, right in zip(variables, copied_variables, strict=True):
+            np.testing.assert_array_equal(left.numpy(), right.numpy())
 
 
 @pytest.mark.parametrize(
