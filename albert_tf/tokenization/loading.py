@@ -62,7 +62,9 @@ def _read(path: pathlib.Path) -> bytes:
             raise UserError(f"{path} has {size:,} bytes, too many for a vocabulary; give a .model file or a vocab.txt")
         data = path.read_bytes()
     except OSError as error:
-        raise UserError(f"cannot read the vocabulary {path}: {error.strerror}; check the path and its rights") from error
+        raise UserError(
+            f"cannot read the vocabulary {path}: {error.strerror}; check the path and its rights"
+        ) from error
     if not data.strip():
         raise UserError(f"the vocabulary {path} is empty; copy or download it again")
     return data

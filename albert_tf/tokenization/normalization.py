@@ -1,8 +1,8 @@
 """What happens to characters before they are cut into pieces, as rules on single code points.
 
 Dropping every combining mark after the decomposition makes its canonical reordering irrelevant, so each code point can
-be replaced on its own. One table then serves strings, offsets, and later a lookup inside a TensorFlow graph: evaluate
-the rule at every code point. Lower-casing stays a step of its own, because a Greek capital sigma looks at its neighbours.
+be replaced on its own. One table then serves strings and offsets, and a lookup inside a TensorFlow graph: evaluate the
+rule at every code point. Lower-casing stays a step of its own: a Greek capital sigma looks at its neighbours.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import functools
 import unicodedata
 from collections.abc import Callable, Sequence
 
-_SURROGATES = range(0xD800, 0xE000)
+_SURROGATES = range(0xD800, 0xE000)  # half a character, which JSON can bring in and no encoding can carry
 _REPLACEMENT = "\ufffd"
 
 # The blocks that the original BERT calls Chinese characters; Hangul and kana are written with words and stay whole.
@@ -35,7 +35,7 @@ class CharacterTable(dict):
         self.rule = rule
 
     def __missing__(self, code_point: int) -> str:
-        replacement = _REPLACEMENT if code_point in _SURROGATES else self.rule(chr(code_point))
+        replacement = self.rule(_REPLACEMENT if code_point in _SURROGATES else chr(code_point))
         self[code_point] = replacement
         return replacement
 
@@ -62,9 +62,7 @@ def isolate_symbols(character: str, *, strip_accents: bool) -> str:
         return ""
     parts = character
     if strip_accents:
-        parts = "".join(
-            part for part in unicodedata.normalize("NFD", character) if unicodedata.category(part) != "Mn"
-        )
+        parts = "".join(part for part in unicodedata.normalize("NFD", character) if unicodedata.category(part) != "Mn")
     parts = "".join(f" {part} " if is_punctuation(part) else part for part in parts)
     return f" {parts} " if any(ord(character) in block for block in _IDEOGRAPHS) else parts
 

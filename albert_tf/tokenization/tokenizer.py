@@ -23,9 +23,9 @@ class Encoding:
     """Pieces of one text.
 
     `offsets[i]` is the half-open range of characters of the untouched text that piece i stands for, without white space
-    or invisible characters at its edges. Ranges never go backwards and leave out only what leaves no piece behind; pieces
-    made of one character (a ligature, a fraction) share its range; a piece without a visible character has an empty one.
-    `pieces[i]` shows an unknown piece by its normalised text where the tokeniser can tell.
+    or invisible characters at its edges. Ranges never go backwards and leave out only what leaves no piece behind.
+    Pieces made of one character (a ligature, a fraction) share its range; one without a visible character has an empty
+    range. SentencePiece shows an unknown piece in `pieces[i]` by its normalised text.
     """
 
     ids: list[int]
@@ -166,6 +166,6 @@ def trim_invisible(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _is_invisible(character: str) -> bool:
     return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")

@@ -92,7 +92,7 @@ class SentencePieceTokenizer(Tokenizer):
         return encoding
 
     def _processor_after(self, text: str, follows_special: bool) -> sentencepiece.SentencePieceProcessor:
-        """After "[MASK]" without a space no word begins: "[MASK]." has the piece "." where "." alone has a word mark."""
+        """Right after "[MASK]" no word begins: "[MASK]." ends in the piece ".", where "." alone has a word mark."""
         return self._continuing_processor if follows_special and not text[:1].isspace() else self._processor
 
     @functools.cached_property
@@ -188,7 +188,7 @@ def _starts_word(piece: str) -> bool:
     return not all(character in _INNER_SIGNS or _is_spaced_letter(character) for character in piece)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _is_spaced_letter(character: str) -> bool:
     if unicodedata.category(character)[0] not in "LM":
         return False

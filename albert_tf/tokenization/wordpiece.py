@@ -32,7 +32,9 @@ class WordPieceTokenizer(Tokenizer):
         self._ids = {piece: piece_id for piece_id, piece in enumerate(self._pieces)}
         missing = [piece for piece in SPECIAL_PIECES if piece not in self._ids]
         if missing:
-            raise UserError(f"{path} lacks {', '.join(missing)}: a WordPiece vocabulary has one piece a line, these too")
+            raise UserError(
+                f"{path} lacks {', '.join(missing)}: a WordPiece vocabulary has one piece a line, these too"
+            )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[x] for x in SPECIAL_PIECES)
         self._longest = max(map(len, self._pieces))
         self._words: dict[str, list[tuple[int, int]]] = {}
