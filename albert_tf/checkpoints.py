@@ -122,10 +122,11 @@ def save_model(folder: str | os.PathLike, model: Model, *, step: int = 0) -> Non
 
 
 def load_model(path: str | os.PathLike, *, heads: Iterable[str] | None = None, dtype: Any = None) -> Model:
-    """Loads a model folder of any kind; see `kind_of`.
+    """Loads a model of any kind, told apart by its files.
 
     Args:
-      path: a native folder, a run folder, or a release checkpoint (folder, prefix or .index file).
+      path: a native folder or a run folder; a release checkpoint (folder, prefix, .index file or .tar.gz); a TF-Hub
+        folder; a Hugging Face folder.
       heads: names of the heads to build; by default those that the source has.
       dtype: a tf_keras policy ("float32", "mixed_bfloat16", "mixed_float16") or None for the global one.
 
@@ -134,9 +135,9 @@ def load_model(path: str | os.PathLike, *, heads: Iterable[str] | None = None, d
     path = pathlib.Path(path)
     if (path / INFO_FILE).is_file():
         return _load_native(path, heads, dtype)
-    from albert_tf.conversion import release
+    from albert_tf.conversion import sources
 
-    return release.load(path, heads=heads, dtype=dtype)
+    return sources.load(path, heads=heads, dtype=dtype)
 
 
 def initialise_from(model: Model, path: str | os.PathLike) -> Restored:
@@ -182,15 +183,18 @@ def _load_native(folder: pathlib.Path, heads: Iterable[str] | None, dtype: Any) 
     wanted = dict.fromkeys(info.heads if heads is None else heads)
     model = new_model(config, {name: info.heads.get(name, {}) for name in wanted}, tokenizer, info=info, dtype=dtype)
     tensors = read_tensors(folder / prefix)
-    model.restored = assign(model, tensors, source=str(folder))
+    restored = assign(model, tensors, source=str(folder))
+    untrained = tuple(name for name in info.made_by.get("new", ()) if name in restored.filled)  # stored, yet never set
+    filled = tuple(name for name in restored.filled if name not in untrained)
+    model.restored = dataclasses.replace(restored, filled=filled, new=restored.new + untrained)
     return model
 
 
 def load_folder_tokenizer(folder: pathlib.Path, **casing: bool | None) -> "Tokenizer | None":
     """The tokeniser that a folder carries, or None where it has none."""
-    names = ("spiece.model", "vocab.txt", "30k-clean.model")
-    places = [folder / name for name in names] + [folder / "assets" / name for name in names]
-    found = next((place for place in places if place.is_file()), None)
+    patterns = ("spiece.model", "vocab.txt", "*.model", "vocab*.txt")  # the Chinese releases have vocab_chinese.txt
+    places = (folder, folder / "assets")
+    found = next((file for place in places for pattern in patterns for file in sorted(place.glob(pattern))), None)
     if found is None:
         return None
     from albert_tf import tokenization
@@ -223,14 +227,19 @@ def assign(
     source: str,
     skipped: tuple[str, ...] = (),
     new_heads: bool = False,
+    may_be_new: tuple[str, ...] = (),
 ) -> Restored:
     """Gives every variable its value and reports; anything of the encoder left without a value is an error.
 
-    Raises UserError naming what is missing or has another shape. Heads may be new only where `new_heads` allows it.
+    Heads may be new only where `new_heads` allows it, other variables only where `may_be_new` names them (the pooler
+    of a model whose head never had one).
+
+    Raises UserError naming what is missing or has another shape.
     """
     variables = model.named_variables()
     missing = [name for name in variables if name not in tensors]
     essential = [name for name in missing if name.startswith("encoder/") or not new_heads]
+    essential = [name for name in essential if name not in may_be_new]
     if essential:
         raise UserError(
             f"{source} has no values for {len(essential)} of {len(variables)} variables: {_listed(essential)}; "

@@ -1,30 +1,23 @@
-"""Names of the public TensorFlow 1 release beside ours, as data used in both directions."""
+"""The public TensorFlow 1 release: its names beside ours, as data, and its checkpoints read and written."""
 
-import os
 import pathlib
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from albert_tf import checkpoints
+from albert_tf import checkpoints, files
 from albert_tf.config import AlbertConfig
+from albert_tf.conversion.names import Name, Source, translate_back
 from albert_tf.encoder import block_plan
 from albert_tf.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
 
-
-class Name(NamedTuple):
-    """One tensor: its name in the source, ours, and whether the source stores the transpose."""
-
-    source: str
-    ours: str
-    transposed: bool = False
-
+CHECKPOINT = "model.ckpt-best"  # the name in the released archives
+VOCABULARY = {"sentencepiece": "30k-clean.model", "wordpiece": "vocab.txt"}
 
 # Optimiser state and counters, which no model folder keeps.
-SKIPPED = r"/(adam|lamb)_[mv]$|^global_step$|^beta[12]_power$"
+SKIPPED = r"/(adam|lamb)_[mv]$|/Adam(_1)?$|^global_step$|^beta[12]_power$"
 
 _EMBEDDINGS = (
     Name("bert/embeddings/word_embeddings", "encoder/embeddings/word_embeddings"),
@@ -74,7 +67,7 @@ HEADS: dict[str, tuple[Name, ...]] = {
         Name("cls/seq_relationship/output_weights", "sentence_order/kernel", transposed=True),
         Name("cls/seq_relationship/output_bias", "sentence_order/bias"),
     ),
-    # Three heads with the same names: which one it is, the file cannot tell.
+    # Three heads with the same names; a single row may be either of two.
     "classifier": (
         Name("output_weights", "classifier/kernel", transposed=True),
         Name("output_bias", "classifier/bias"),
@@ -107,8 +100,21 @@ HEADS: dict[str, tuple[Name, ...]] = {
 }
 
 
+_ONE_ROW_HEADS = ("regression", "multiple_choice")
+_NAMESAKES = ("classifier", *_ONE_ROW_HEADS)
+_OWN_KEYS = ("sharing", "layer_norm_epsilon")  # of our configuration, unknown to the release
+
+
 def encoder_names(config: AlbertConfig) -> list[Name]:
-    """Every tensor of an encoder whose sharing the release can express (all, in groups)."""
+    """Every tensor of an encoder.
+
+    Raises UserError for a way of sharing that the release does not have.
+    """
+    if config.sharing != "all":
+        raise UserError(
+            f"sharing is {config.sharing!r}: the release knows only 'all', with num_hidden_groups and "
+            "inner_group_num; this model can be kept as native only"
+        )
     names = [*_EMBEDDINGS, *(_PROJECTION if config.has_projection else ())]
     for block, (attention, feed_forward) in enumerate(block_plan(config)[0]):
         group, inner = divmod(block, config.inner_group_num)
@@ -118,72 +124,152 @@ def encoder_names(config: AlbertConfig) -> list[Name]:
     return [*names, *_POOLER]
 
 
-def load(path: str | os.PathLike, *, heads: Iterable[str] | None = None, dtype: Any = None) -> checkpoints.Model:
-    """Loads a release checkpoint: a folder, a prefix (…/model.ckpt-best) or its .index file.
+def read(
+    path: pathlib.Path, *, heads: tuple[str, ...] | None = None, config_file: pathlib.Path | None = None
+) -> Source:
+    """Reads a release checkpoint: a folder, a prefix (.../model.ckpt-best) or its .index file.
 
-    The pretraining heads come along where the file has them; a task head, whose kind the file cannot tell, only where
-    `heads` names it.
-
-    Raises UserError where there is no checkpoint or configuration, or they do not belong together.
+    Raises UserError where there is no checkpoint or configuration, or a head has to be named.
     """
-    folder, prefix = find_checkpoint(pathlib.Path(path))
-    config = AlbertConfig.from_json(_config_file(folder))
-    tokenizer = checkpoints.load_folder_tokenizer(folder)
-    checkpoints.check_vocabulary(config, tokenizer, None, folder)
+    folder, prefix, notices = find_checkpoint(path)
+    config_file = config_file or _config_file(folder)
     stored = checkpoints.read_tensors(prefix)
+    source = describe(prefix, stored, config_file, heads=heads)
+    source.tokenizer = checkpoints.load_folder_tokenizer(folder)
+    source.notices += notices
+    return source
+
+
+def describe(
+    path: pathlib.Path, stored: dict[str, "np.ndarray"], config_file: pathlib.Path, *, heads: tuple[str, ...] | None
+) -> Source:
+    """A source, without its tokeniser, from tensors under the release's names."""
+    config = AlbertConfig.from_json(config_file)
+    found = heads_of(stored)
     if heads is None:
-        heads = [name for name in ("masked_lm", "sentence_order") if HEADS[name][0].source in stored]
-    options = {name: _head_options(name, stored, prefix) for name in heads}
-    model = checkpoints.new_model(config, options, tokenizer, dtype=dtype)
-    names = [*encoder_names(config), *(name for head in options for name in HEADS[head])]
-    tensors, skipped = translate(stored, names)
-    model.restored = checkpoints.assign(model, tensors, source=str(prefix), skipped=skipped)
-    return model
+        if "" in found:
+            raise UserError(
+                f"{path} has output_weights of one row, which the release writes for {' and for '.join(_ONE_ROW_HEADS)}"
+                " (STS-B and RACE) alike; say which with --head (heads= in Python), or --head=none for the encoder"
+            )
+        heads = tuple(found)
+    options = {name: _head_options(name, stored, path) for name in heads}
+    names = encoder_names(config)
+    for head in options:
+        names += HEADS[head]
+    known = {name.source: head for head, rows in HEADS.items() for name in rows}
+    taken = {name.source for name in names}
+    return Source(
+        kind="release",
+        path=path,
+        config=config,
+        stored_config=files.read_json(config_file, "model configuration"),
+        stored=stored,
+        names=names,
+        skipped=SKIPPED,
+        heads=options,
+        other_tensors=tuple(source for source in stored if source in known and source not in taken),
+        tokenizer=None,
+    )
 
 
-def translate(
-    stored: dict[str, "np.ndarray"], names: Iterable[Name]
-) -> tuple[dict[str, "np.ndarray"], tuple[str, ...]]:
-    """(tensors under our names, names skipped by rule); what nobody asked for keeps the source's name."""
-    table = {name.source: name for name in names}
-    skipped = tuple(source for source in stored if source not in table and re.search(SKIPPED, source))
-    tensors = {}
-    for source, value in stored.items():
-        if source in table:
-            tensors[table[source].ours] = value.T if table[source].transposed else value
-        elif source not in skipped:
-            tensors[source] = value
-    return tensors, skipped
+def heads_of(stored: dict[str, "np.ndarray"]) -> list[str]:
+    """Heads that tensors belong to; "" stands for one that only the user can name."""
+    found = [name for name, rows in HEADS.items() if name not in _NAMESAKES and rows[0].source in stored]
+    rows = len(stored.get("output_weights", ()))
+    return found + (["classifier"] if rows > 1 else [""] if rows else [])
 
 
-def find_checkpoint(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """(folder, checkpoint prefix) for a folder, a prefix or an .index file.
+def write(folder: pathlib.Path, model: checkpoints.Model) -> list[str]:
+    """Writes albert_config.json, model.ckpt-best and the tokeniser as the released archives hold them.
 
-    Paths inside a `checkpoint` file are not followed: released folders hold absolute paths of other machines.
+    Returns what to tell the user. Raises UserError naming what the release cannot express.
     """
-    if path.is_dir():
-        found = sorted(path.glob("*.index"))
-        if len(found) != 1:
-            names = ", ".join(file.name for file in found) or "none"
-            raise UserError(f"{path} is no model folder: expected one checkpoint (*.index), found {names}; name one")
-        return path, found[0].with_suffix("")
-    if path.suffix == ".index":
-        path = path.with_suffix("")
-    if not path.with_name(f"{path.name}.index").is_file():
-        raise UserError(f"no model at {path}: expected a model folder or a checkpoint prefix; check the path")
-    return path.parent, path
+    config, notices = model.config, []
+    names = encoder_names(config)
+    if config.layer_norm_epsilon != 1e-12:
+        _refuse(f"layer_norm_epsilon is {config.layer_norm_epsilon}", "the release computes with 1e-12 always")
+    if config.hidden_act == "gelu_erf":
+        _refuse("hidden_act is 'gelu_erf'", "the release's gelu is the tanh form")
+    for head in model.heads:
+        if head not in HEADS:
+            _refuse(f"the model has a {head} head", "the release has none; choose other heads with --head")
+        names += HEADS[head]
+    if len({name.source for name in names}) < len(names):
+        both = ", ".join(head for head in model.heads if head in _NAMESAKES)
+        _refuse(f"the heads {both} have the same names in the release", "choose one with --head")
+    tensors = {name: variable.numpy() for name, variable in model.named_variables().items()}
+    if model.restored.new:
+        notices.append(f"written as they were initialised, without training: {', '.join(model.restored.new)}")
+    if model.info.labels:
+        notices.append(f"a release folder has no place for label names; keep them: {', '.join(model.info.labels)}")
+    checkpoints.write_tensors(folder / CHECKPOINT, translate_back(tensors, names))
+    files.write_atomically(
+        folder / "checkpoint", f'model_checkpoint_path: "{CHECKPOINT}"\nall_model_checkpoint_paths: "{CHECKPOINT}"\n'
+    )
+    values = {key: value for key, value in config.to_dict().items() if key not in _OWN_KEYS}
+    files.write_json(folder / checkpoints.CONFIG_FILE, values)
+    if model.tokenizer is not None:
+        model.tokenizer.save(folder)
+        (folder / model.tokenizer.file_name).rename(folder / VOCABULARY[model.tokenizer.kind])
+    return notices
+
+
+def _refuse(found: str, why: str) -> None:
+    raise UserError(f"{found}: not to be expressed in a release checkpoint, as {why}")
+
+
+def find_checkpoint(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path, list[str]]:
+    """(folder, checkpoint prefix, notices) for a folder, a prefix or an .index file.
+
+    Of several checkpoints the one that the `checkpoint` file names last is taken, by its base name: released folders
+    hold absolute paths of other machines.
+    """
+    if not path.is_dir():
+        prefix = path.with_suffix("") if path.suffix == ".index" else path
+        return prefix.parent, prefix, []
+    found = {file.name.removesuffix(".index"): file for file in sorted(path.glob("*.index"))}
+    if not found:
+        raise UserError(f"{path} has no checkpoint index (*.index); copy the whole checkpoint, index and data")
+    name = next(iter(found)) if len(found) == 1 else _latest(path)
+    if name not in found:
+        listed = ", ".join(found)
+        raise UserError(f"{path} holds several checkpoints: {listed}; give the path of one, without its ending")
+    others = [other for other in found if other != name]
+    notices = [f"taking {name}, the latest by the checkpoint file, and not {', '.join(others)}"] if others else []
+    return path, path / name, notices
+
+
+def _latest(folder: pathlib.Path) -> str:
+    try:
+        text = (folder / "checkpoint").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    match = re.search(r'^model_checkpoint_path: "(?:[^"]*[/\\\\])?([^"]+)"', text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _config_file(folder: pathlib.Path) -> pathlib.Path:
-    found = sorted(folder.glob("*config*.json"))
+    ours = folder / checkpoints.CONFIG_FILE
+    tokenizer_settings = {folder / "tokenizer_config.json", folder / "generation_config.json"}
+    found = [ours] if ours.is_file() else sorted(set(folder.glob("*config*.json")) - tokenizer_settings)
     if len(found) != 1:
         names = ", ".join(file.name for file in found) or "none"
-        raise UserError(f"{folder} has no single model configuration: expected albert_config.json, found {names}")
+        raise UserError(
+            f"{folder} has no single model configuration: expected albert_config.json, found {names}; put it there or "
+            "name it with --albert_config_file"
+        )
     return found[0]
 
 
-def _head_options(name: str, stored: dict[str, "np.ndarray"], prefix: pathlib.Path) -> dict[str, Any]:
-    first = HEADS[name][0].source
-    if first not in stored:
-        raise UserError(f"{prefix} has no {name} head: {first} is not among its tensors; choose another head")
-    return {"num_labels": len(stored[first])} if name == "classifier" else {}
+def _head_options(name: str, stored: dict[str, "np.ndarray"], path: pathlib.Path) -> dict[str, Any]:
+    if name not in HEADS or HEADS[name][0].source not in stored:
+        present = ", ".join(head or " or ".join(_ONE_ROW_HEADS) for head in heads_of(stored)) or "none"
+        raise UserError(f"{path} has no {name} head: its heads are {present}; choose one of them")
+    if name not in _NAMESAKES:
+        return {}
+    rows = len(stored["output_weights"])
+    if (rows == 1) != (name in _ONE_ROW_HEADS):
+        right = " or ".join(_ONE_ROW_HEADS) if rows == 1 else "classifier"
+        raise UserError(f"{path} has output_weights of {rows} rows: not a {name} head; choose {right}")
+    return {"num_labels": rows} if name == "classifier" else {}

@@ -1,0 +1,216 @@
+"""From a path to stored weights, whatever kind of folder, file or archive it is."""
+
+import contextlib
+import dataclasses
+import pathlib
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from albert_tf import checkpoints, files
+from albert_tf.config import AlbertConfig
+from albert_tf.conversion import archives, huggingface_files, release, saved_model
+from albert_tf.conversion.names import Name, Source
+from albert_tf.errors import UserError
+
+KINDS = {
+    "native": "model folder of albert_tf",
+    "release": "checkpoint of the TensorFlow 1 release",
+    "hub": "TF-Hub module or other SavedModel of the release",
+    "huggingface": "Hugging Face folder",
+}
+
+
+def load(path: pathlib.Path, *, heads: Iterable[str] | None = None, dtype: Any = None) -> checkpoints.Model:
+    """Builds the model that lies at `path`; see `opened`. What the source makes worth knowing is logged.
+
+    Raises UserError as `opened` does, and where the encoder has no value for a variable.
+    """
+    from absl import logging
+
+    with opened(path, heads=None if heads is None else tuple(heads)) as source:
+        model = source.model(dtype)
+    for notice in source.notices:
+        logging.warning("%s: %s", path, notice)
+    if model.restored.new:
+        logging.warning("%s: not in the source, left as initialised: %s", path, ", ".join(model.restored.new))
+    return model
+
+
+@contextlib.contextmanager
+def opened(
+    path: pathlib.Path,
+    *,
+    heads: tuple[str, ...] | None = None,
+    hidden_act: str | None = None,
+    label_names: tuple[str, ...] | None = None,
+    config_file: pathlib.Path | None = None,
+) -> Iterator[Source]:
+    """Reads the weights at `path`; its files stay in reach within the `with` block, also those of an archive.
+
+    Args:
+      path: folder, checkpoint prefix, .index file, weights file or archive of any kind in KINDS.
+      heads: those to take, by our names; by default all.
+      hidden_act: our name of the activation, where the source's own is wrong.
+      label_names: in the order of the logits, for a classifier or token classifier.
+      config_file: albert_config.json, for a release checkpoint or SavedModel without one.
+
+    Raises UserError where there is no model, or it is damaged, incomplete or contradicts itself.
+    """
+    with tempfile.TemporaryDirectory(prefix="albert_tf-") as scratch:
+        at = path
+        if path.is_file() and path.name.endswith(archives.ENDINGS):
+            at = archives.extract(path, pathlib.Path(scratch))
+        source = _read(kind_of(at), at, heads, hidden_act, config_file)
+        if at is not path:
+            source.notices.insert(0, f"reading the archive {path.name}")
+        if hidden_act is not None and source.kind != "huggingface":
+            said = source.config.hidden_act
+            source.notices.append(f"the configuration says hidden_act {said!r}; taking {hidden_act!r}, as asked for")
+            source.config = source.config.replace(hidden_act=hidden_act)
+            source.stored_config = {**source.stored_config, "hidden_act": hidden_act}
+        if label_names is not None:
+            source.info = dataclasses.replace(source.info, labels=_checked_labels(label_names, source))
+        _check_tokenizer(source)
+        yield source
+
+
+def kind_of(path: pathlib.Path) -> str:
+    """The kind of model at `path`, a key of KINDS.
+
+    Raises UserError where there is none, or two of different kinds.
+    """
+    if not path.is_dir():
+        return _kind_of_file(path)
+    if (path / checkpoints.INFO_FILE).is_file():
+        return "native"
+    found = []
+    if (path / saved_model.GRAPH).is_file():
+        found.append("hub")
+    if any((path / name).is_file() for name in huggingface_files.WEIGHTS):
+        found.append("huggingface")
+    if any(path.glob("*.index")):
+        found.append("release")
+    if len(found) > 1:
+        both = " and a ".join(KINDS[kind] for kind in found)
+        raise UserError(f"{path} holds a {both}: cannot tell which is meant; name the weights file")
+    if not found:
+        _explain_nothing(path)
+    return found[0]
+
+
+def _kind_of_file(path: pathlib.Path) -> str:
+    if path.name in (checkpoints.INFO_FILE, saved_model.GRAPH):
+        raise UserError(f"{path} is one file of a model folder: give the folder {path.parent}")
+    if path.is_file() and (path.suffix in (".safetensors", ".bin") or path.name in huggingface_files.WEIGHTS):
+        return "huggingface"
+    prefix = _without_ending(path)
+    if prefix.with_name(f"{prefix.name}.index").is_file():
+        return "release"
+    data = sorted(path.parent.glob(f"{checkpoints.glob_escape(prefix.name)}.data-*-of-*"))
+    if data:
+        raise UserError(
+            f"the checkpoint {prefix} has no index: {data[0].name} is useless without it; copy {prefix}.index"
+        )
+    raise UserError(
+        f"no model at {path}: expected a model folder, a checkpoint prefix or a {'/'.join(archives.ENDINGS)} archive; "
+        "check the path"
+    )
+
+
+def _explain_nothing(path: pathlib.Path) -> None:
+    names = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    if data := [name for name in names if ".data-" in name]:
+        raise UserError(f"{path} holds {data[0]} without its index: copy the .index file beside it")
+    if foreign := [name for name in names if name in ("tf_model.h5", "flax_model.msgpack", "rust_model.ot")]:
+        raise UserError(
+            f"{path} holds {foreign[0]}, which is not read; get model.safetensors or pytorch_model.bin of the same model"
+        )
+    listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+    raise UserError(
+        f"{path} is no model folder: expected model.json, *.index, model.safetensors, pytorch_model.bin or "
+        f"saved_model.pb, found {listed or 'nothing'}; check the path"
+    )
+
+
+def _without_ending(path: pathlib.Path) -> pathlib.Path:
+    """model.ckpt-best.index and model.ckpt-best.data-00000-of-00001 mean model.ckpt-best."""
+    name = path.name.removesuffix(".index").split(".data-")[0]
+    return path.with_name(name) if name else path
+
+
+def _read(
+    kind: str,
+    path: pathlib.Path,
+    heads: tuple[str, ...] | None,
+    hidden_act: str | None,
+    config_file: pathlib.Path | None,
+) -> Source:
+    if kind == "huggingface":
+        weights = None if path.is_dir() else path
+        folder = path if path.is_dir() else path.parent
+        return huggingface_files.read(folder, heads=heads, hidden_act=hidden_act, weights_file=weights)
+    if kind == "hub":
+        return saved_model.read(path, heads=heads, config_file=config_file)
+    if kind == "release":
+        path = path if path.is_dir() else _without_ending(path)
+        return release.read(path, heads=heads, config_file=config_file)
+    return _read_native(path, heads)
+
+
+def _read_native(folder: pathlib.Path, heads: tuple[str, ...] | None) -> Source:
+    info, prefix = checkpoints.read_info(folder)
+    config_file = folder / checkpoints.CONFIG_FILE
+    config = AlbertConfig.from_json(config_file)
+    taken = tuple(info.heads) if heads is None else heads
+    if absent := [head for head in taken if head not in info.heads]:
+        present = ", ".join(info.heads) or "none"
+        raise UserError(f"{folder} has no {absent[0]} head: its heads are {present}; choose one of them")
+    tokenizer = checkpoints.load_folder_tokenizer(
+        folder, do_lower_case=info.do_lower_case, keep_accents=info.keep_accents
+    )
+    checkpoints.check_vocabulary(config, tokenizer, info.vocabulary_hash, folder)
+    untrained = tuple(info.made_by.get("new", ()))
+    stored = {name: value for name, value in checkpoints.read_tensors(folder / prefix).items() if name not in untrained}
+    parts = {"encoder", *taken}
+    return Source(
+        kind="native",
+        path=folder,
+        config=config,
+        stored_config=files.read_json(config_file, "model configuration"),
+        stored=stored,
+        names=[Name(name, name) for name in stored if name.split("/")[0] in parts],
+        heads={head: info.heads[head] for head in taken},
+        other_tensors=tuple(name for name in stored if name.split("/")[0] in set(info.heads) - parts),
+        tokenizer=tokenizer,
+        info=info,
+        may_be_new=untrained,
+    )
+
+
+def _checked_labels(names: tuple[str, ...], source: Source) -> tuple[str, ...]:
+    head = next((head for head in ("classifier", "token_classifier") if head in source.heads), None)
+    if head is None:
+        raise UserError(
+            f"--label_names was given, and {source.path} has no head with labels (its heads: "
+            f"{', '.join(source.heads) or 'none'}); leave it out"
+        )
+    count = source.heads[head]["num_labels"]
+    if len(names) != count or len(set(names)) != count or not all(names):
+        raise UserError(
+            f"--label_names has {len(names)} names ({', '.join(names)}): expected {count} different ones, in the order "
+            "of the logits"
+        )
+    return names
+
+
+def _check_tokenizer(source: Source) -> None:
+    """Foreign folders have one row for each piece; another number means that the two do not belong together."""
+    tokenizer, rows = source.tokenizer, source.config.vocab_size
+    if tokenizer is None:
+        source.notices.append("no tokeniser in the folder: the model works on ids alone until one is put there")
+    elif tokenizer.vocab_size != rows and source.kind != "native":
+        raise UserError(
+            f"{source.path}: the tokeniser {tokenizer.path.name} has {tokenizer.vocab_size} pieces, the configuration "
+            f"vocab_size {rows}; put the tokeniser there that the model was trained with"
+        )
