@@ -140,15 +140,25 @@ def load_model(path: str | os.PathLike, *, heads: Iterable[str] | None = None, d
     return sources.load(path, heads=heads, dtype=dtype)
 
 
-def initialise_from(model: Model, path: str | os.PathLike) -> Restored:
+def initialise_from(model: Model, path: str | os.PathLike, *, from_group0: bool = False) -> Restored:
     """Gives `model` the weights of another one as a start; heads that the other lacks stay new, and are reported.
+
+    The other may have fewer layers where all of them share one block; with `from_group0`, every group (or layer of its
+    own) starts from the other's first group.
 
     Raises UserError where the other model is not to be loaded, has another vocabulary or other sizes.
     """
+    from absl import logging
+
+    from albert_tf.conversion import resizing
+
     source = load_model(path)
     if source.tokenizer is not None:
         check_vocabulary(model.config, model.tokenizer, source.tokenizer.hash, path)
     values = {name: variable.numpy() for name, variable in source.named_variables().items()}
+    values, notice = resizing.fit(values, source.config, model.config, from_group0=from_group0)
+    if notice:
+        logging.warning("%s: %s", path, notice)
     return assign(model, values, source=str(path), new_heads=True)
 
 

@@ -6,6 +6,7 @@ import sys
 from absl import flags
 
 from albert_tf.config import ACTIVATIONS
+from albert_tf.errors import UserError
 
 HEADS = (
     "masked_lm",
@@ -34,9 +35,8 @@ def define_source_flags(flag_values: flags.FlagValues) -> None:
     """Flags that say what to read, for `convert` and `inspect`."""
     text = "model folder, release checkpoint (folder, prefix, .index, .tar.gz), TF-Hub folder or Hugging Face folder"
     flags.DEFINE_string("model_dir", None, text, flag_values=flag_values)
-    choices = ["none", *HEADS]
-    text = "heads to take (several times for several), or none for the encoder alone; by default all that are there"
-    flags.DEFINE_multi_enum("head", None, choices, text, flag_values=flag_values)
+    text = f"heads to take, with commas between them, of {', '.join(HEADS)}; none: the encoder alone; by default all"
+    flags.DEFINE_list("head", None, text, flag_values=flag_values)
     text = "activation to take in place of what the source says: gelu is the tanh form, gelu_erf the exact one"
     flags.DEFINE_enum("hidden_act", None, list(ACTIVATIONS), text, flag_values=flag_values)
     text = "albert_config.json of a release checkpoint or SavedModel that has none beside it"
@@ -45,13 +45,21 @@ def define_source_flags(flag_values: flags.FlagValues) -> None:
 
 def source_arguments(flag_values: flags.FlagValues) -> dict:
     """What `define_source_flags` were given, as arguments of `conversion.sources.opened`."""
-    heads = flag_values.head
     config_file = flag_values.albert_config_file
     return {
-        "heads": None if heads is None else tuple(head for head in dict.fromkeys(heads) if head != "none"),
+        "heads": None if flag_values.head is None else _chosen_heads(flag_values.head),
         "hidden_act": flag_values.hidden_act,
         "config_file": None if config_file is None else pathlib.Path(config_file),
     }
+
+
+def _chosen_heads(names: list[str]) -> tuple[str, ...]:
+    names = [name.strip() for name in names]
+    if wrong := [name for name in names if name not in (*HEADS, "none")]:
+        raise UserError(f"--head={','.join(names)}: {wrong[0]!r} is no head; choose from {', '.join(HEADS)}, or none")
+    if "none" in names and len(names) > 1:
+        raise UserError(f"--head={','.join(names)}: none goes with no other head; drop one of them")
+    return tuple(name for name in dict.fromkeys(names) if name != "none")
 
 
 def run(flag_values: flags.FlagValues) -> None:

@@ -123,11 +123,6 @@ def encoder_names(config: AlbertConfig, root: str = "albert.") -> list[Name]:
     for block, (attention, feed_forward) in enumerate(block_plan(config)[0]):
         group, inner = divmod(block, config.inner_group_num)
         at = f"encoder.albert_layer_groups.{group}.albert_layers.{inner}"
-        names += [
-            n._replace(source=f"{at}.{n.source}", ours=f"encoder/attention_{attention}/{n.ours}") for n in _ATTENTION
-        ]
-        names += [
-            n._replace(source=f"{at}.{n.source}", ours=f"encoder/feed_forward_{feed_forward}/{n.ours}")
-            for n in _FEED_FORWARD
-        ]
+        for rows, part in ((_ATTENTION, f"attention_{attention}"), (_FEED_FORWARD, f"feed_forward_{feed_forward}")):
+            names += [row._replace(source=f"{at}.{row.source}", ours=f"encoder/{part}/{row.ours}") for row in rows]
     return [name._replace(source=root + name.source) for name in [*names, *_POOLER]]

@@ -74,9 +74,7 @@ def _our_config(
         raise UserError(f"{folder / CONFIG_FILE} describes a {theirs['model_type']!r} model: expected 'albert'")
     for key, plain in huggingface.PLAIN.items():
         if theirs.get(key, plain) not in (plain, None):
-            raise UserError(
-                f"{folder / CONFIG_FILE} has {key}={theirs[key]!r}: not to be expressed here, only {plain!r}"
-            )
+            raise UserError(f"{folder / CONFIG_FILE} has {key}={theirs[key]!r}: only {plain!r} is possible here")
     values = {ours: theirs.get(key, default) for ours, key, default in huggingface.CONFIG}
     act = values["hidden_act"]
     if hidden_act is not None:

@@ -27,8 +27,8 @@ def read(
     stored = checkpoints.read_tensors(folder / "variables" / "variables")
     if _OBJECT_GRAPH in stored:
         raise UserError(
-            f"{folder} is a TensorFlow 2 SavedModel, whose variables do not have the release's names; convert the model "
-            "folder or checkpoint that it was exported from"
+            f"{folder} is a TensorFlow 2 SavedModel, whose variables do not have the release's names; convert the "
+            "model folder or checkpoint that it was exported from"
         )
     stored = {name.removeprefix(_PREFIX): value for name, value in stored.items()}
     places = (folder / "assets" / checkpoints.CONFIG_FILE, folder / checkpoints.CONFIG_FILE)

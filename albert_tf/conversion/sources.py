@@ -109,9 +109,7 @@ def _kind_of_file(path: pathlib.Path) -> str:
         return "release"
     data = sorted(path.parent.glob(f"{checkpoints.glob_escape(prefix.name)}.data-*-of-*"))
     if data:
-        raise UserError(
-            f"the checkpoint {prefix} has no index: {data[0].name} is useless without it; copy {prefix}.index"
-        )
+        raise UserError(f"the checkpoint {prefix} has no index, only {data[0].name}; copy {prefix.name}.index too")
     raise UserError(
         f"no model at {path}: expected a model folder, a checkpoint prefix or a {'/'.join(archives.ENDINGS)} archive; "
         "check the path"
@@ -124,7 +122,7 @@ def _explain_nothing(path: pathlib.Path) -> None:
         raise UserError(f"{path} holds {data[0]} without its index: copy the .index file beside it")
     if foreign := [name for name in names if name in ("tf_model.h5", "flax_model.msgpack", "rust_model.ot")]:
         raise UserError(
-            f"{path} holds {foreign[0]}, which is not read; get model.safetensors or pytorch_model.bin of the same model"
+            f"{path} holds {foreign[0]}, which is not read; get model.safetensors or pytorch_model.bin of that model"
         )
     listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     raise UserError(
