@@ -155,11 +155,12 @@ def initialise_from(model: Model, path: str | os.PathLike, *, from_group0: bool 
     source = load_model(path)
     if source.tokenizer is not None:
         check_vocabulary(model.config, model.tokenizer, source.tokenizer.hash, path)
-    values = {name: variable.numpy() for name, variable in source.named_variables().items()}
+    untrained = source.restored.new
+    values = {name: v.numpy() for name, v in source.named_variables().items() if name not in untrained}
     values, notice = resizing.fit(values, source.config, model.config, from_group0=from_group0)
     if notice:
         logging.warning("%s: %s", path, notice)
-    return assign(model, values, source=str(path), new_heads=True)
+    return assign(model, values, source=str(path), new_heads=True, may_be_new=untrained)
 
 
 def read_info(folder: str | os.PathLike) -> tuple[ModelInfo, str]:

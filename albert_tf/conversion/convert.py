@@ -72,8 +72,8 @@ def _check_accounts(source: Source, restored: checkpoints.Restored, *, chosen: b
     if unknown and not chosen:
         more = f" and {len(unknown) - 6} more" if len(unknown) > 6 else ""
         raise UserError(
-            f"{source.path} has {len(unknown)} tensors that belong to nothing known here: {', '.join(unknown[:6])}{more};"
-            f" to leave them out, say what to take: --head={','.join(source.heads) or 'none'}"
+            f"{source.path} has {len(unknown)} tensors that belong to nothing known: {', '.join(unknown[:6])}{more}; "
+            f"to leave them out, say what to take: --head={','.join(source.heads) or 'none'}"
         )
     if fresh := [name for name in restored.new if name not in POOLER]:
         raise UserError(f"{source.path} has no trained values for {', '.join(fresh)}; choose other heads with --head")
