@@ -39,6 +39,9 @@ COMMANDS = {
         "tpu.evaluate_pretraining", "measure masked LM and sentence order of a model on records"
     ),
     "fill_mask": Command("albert_tf.commands.fill_mask", "fill the [MASK] places of a sentence"),
+    "convert": Command(
+        "albert_tf.commands.convert", "convert weights: the release, TF-Hub, Hugging Face, model folders"
+    ),
 }
 
 _WRONG_USE = 2
@@ -188,7 +191,7 @@ def _overview() -> str:
             "",
             *lines,
             "",
-            "albert_tf COMMAND --help lists the flags of a command; --flagfile=FILE reads flags from a file, one a line;",
+            "albert_tf COMMAND --help lists a command's flags; --flagfile=FILE reads them from a file, one a line.",
             "albert_tf --version prints the version.",
         ]
     )

@@ -65,23 +65,9 @@ def prose(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def tiny_spm(prose, tmp_path_factory) -> pathlib.Path:
-    """A SentencePiece model of 800 pieces with the release's settings, trained on `prose`."""
-    import sentencepiece
+    """spiece.model of 800 pieces, lower case, trained on `prose`; its folder is a tokeniser folder."""
+    from albert_tf.pretraining.vocabulary import train_vocabulary
 
-    folder = tmp_path_factory.mktemp("tiny_spm")
-    lines = [line.lower() for file in sorted(prose.iterdir()) for line in file.read_text("utf-8").splitlines() if line]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_prefix=str(folder / "spiece"),
-        vocab_size=800,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        user_defined_symbols=["(", ")", '"', "-", ".", "–", "£", "€"],
-        character_coverage=0.99995,
-        num_threads=1,
-        minloglevel=2,
-    )
+    folder = tmp_path_factory.mktemp("vocabulary") / "tiny_spm"
+    train_vocabulary(str(prose), folder, vocab_size=800, report=lambda line: None)
     return folder / "spiece.model"

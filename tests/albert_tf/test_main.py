@@ -1,0 +1,220 @@
+"""The command table, its help and its one-line answers to mistakes."""
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+from absl import flags
+
+from albert_tf import __main__ as command_table
+from albert_tf.__main__ import COMMANDS, Command, main
+from albert_tf.errors import UserError
+
+
+@pytest.fixture
+def sample(monkeypatch):
+    """A command named `sample`; its `seen` collects the flags of each run, its `action` may be replaced."""
+    module = types.ModuleType("sample_command")
+    module.seen = []
+
+    def define_flags(flag_values):
+        flags.DEFINE_string("input_file", None, "Text to read.", required=True, flag_values=flag_values)
+        flags.DEFINE_integer("num_steps", 7, "Length, in steps.", lower_bound=1, flag_values=flag_values)
+        flags.DEFINE_float("learning_rate", 0.5, "Peak rate.", flag_values=flag_values)
+        flags.DEFINE_bool("lower", True, "Lower-case the text.", flag_values=flag_values)
+        flags.DEFINE_enum("optimizer", "lamb", ["lamb", "adamw"], "Update rule.", flag_values=flag_values)
+        flags.DEFINE_list("heads", [], "Heads to keep.", flag_values=flag_values)
+        flags.register_validator(
+            "num_steps", lambda value: value % 2 == 1, message="expected an odd number", flag_values=flag_values
+        )
+
+    module.define_flags = define_flags
+    module.action = lambda values: None
+
+    def run(values):
+        module.seen.append(values.flag_values_dict())
+        module.action(values)
+
+    module.run = run
+    monkeypatch.setitem(sys.modules, "sample_command", module)
+    monkeypatch.setitem(COMMANDS, "sample", Command("sample_command", "do nothing, visibly"))
+    return module
+
+
+def run_line(capsys, *arguments):
+    """Exit code and the two outputs of one call in this process."""
+    code = main(["albert_tf", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_every_command_exists_and_keeps_the_contract():
+    for name, command in COMMANDS.items():
+        module = importlib.import_module(command.module)
+        flag_values = flags.FlagValues()
+        module.define_flags(flag_values)
+        assert callable(module.run), name
+        for flag in command_table._defined(flag_values):
+            assert flag.help != "(no help available)", (name, flag.name)
+        assert command.summary and not command.summary.endswith("."), name
+
+
+def test_every_command_module_is_listed():
+    listed = {command.module for command in COMMANDS.values()}
+    folder = os.path.join(os.path.dirname(command_table.__file__), "commands")
+    modules = {name.removesuffix(".py") for name in os.listdir(folder) if name.endswith(".py")} - {"__init__"}
+    with_run = {name for name in modules if hasattr(importlib.import_module(f"albert_tf.commands.{name}"), "run")}
+    assert {f"albert_tf.commands.{name}" for name in with_run} <= listed
+
+
+def test_flags_reach_the_command_and_are_fresh_each_time(sample, capsys):
+    line = ("sample", "--input_file=a.txt", "--num_steps", "3", "--nolower", "--optimizer=adamw", "--heads=x,y")
+    assert run_line(capsys, *line) == (0, "", "")
+    assert run_line(capsys, "sample", "--input_file=b.txt", "--lower=false") == (0, "", "")
+    first, second = sample.seen
+    assert first == {
+        "input_file": "a.txt",
+        "num_steps": 3,
+        "learning_rate": 0.5,
+        "lower": False,
+        "optimizer": "adamw",
+        "heads": ["x", "y"],
+    }
+    assert second == {**first, "input_file": "b.txt", "num_steps": 7, "optimizer": "lamb", "heads": []}
+
+
+def test_flagfile(sample, capsys, tmp_path):
+    (tmp_path / "flags").write_text("# a comment\n--num_steps=5\n--input_file=c.txt\n")
+    assert run_line(capsys, "sample", f"--flagfile={tmp_path}/flags")[0] == 0
+    assert sample.seen[0]["num_steps"] == 5
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ([], "albert_tf: no command given: choose one of train_vocab, "),
+        (["pretrian"], "albert_tf: unknown command 'pretrian', did you mean pretrain?; "),
+        (["--learning_rate=1", "sample"], "albert_tf: no command before --learning_rate=1: "),
+        (["sample"], "albert_tf sample: missing --input_file; "),
+        (["sample", "--input_file"], "albert_tf sample: Missing value for flag --input_file; "),
+        (["sample", "--imput_file=a"], "albert_tf sample: unknown flag --imput_file, did you mean --input_file?; "),
+        (["sample", "--qqq=a"], "albert_tf sample: unknown flag --qqq; "),
+        (["sample", "--input_file=a", "b"], "albert_tf sample: stray argument 'b': flags are written --name=value; "),
+        (["sample", "--input_file=a", "--", "--x"], "albert_tf sample: stray argument '--x': "),
+        (["sample", "input_file=a", "--input_file=a"], "sample: stray argument 'input_file=a', did you mean --input_"),
+        (["sample", "--input_file=a", "--lower", "false"], "albert_tf sample: stray argument 'false': "),
+        (["sample", "--input_file=a", "--num_steps=x: y"], "--num_steps=x: y: expected a positive integer; "),
+        (["sample", "--input_file=a", "--num_steps=0"], "--num_steps=0: expected a positive integer; "),
+        (["sample", "--input_file=a", "--num_steps=1.5"], "--num_steps=1.5: expected a positive integer; "),
+        (["sample", "--input_file=a", "--num_steps=4"], "sample: --num_steps=4: expected an odd number; "),
+        (["sample", "--input_file=a", "--learning_rate=fast"], "--learning_rate=fast: expected a number; "),
+        (["sample", "--input_file=a", "--learning_rate=nan"], "--learning_rate=nan: expected a finite number; "),
+        (["sample", "--input_file=a", "--learning_rate=1e999"], "--learning_rate=inf: expected a finite number; "),
+        (["sample", "--input_file=a", "--lower=maybe"], "--lower=maybe: expected true or false; "),
+        (["sample", "--input_file=a", "--nolower=true"], "sample: --nolower=true does not take an argument; "),
+        (["sample", "--input_file=a", "--optimizer=sgd"], "--optimizer=sgd: expected one of lamb, adamw; "),
+        (["sample", "--flagfile=/no/such/file"], "albert_tf sample: Unable to open flagfile: "),
+    ],
+)
+def test_mistakes_get_one_line_and_exit_code_2(sample, capsys, arguments, said):
+    code, out, err = run_line(capsys, *arguments)
+    assert code == 2 and out == "" and sample.seen == []
+    assert said in err and err.count("\n") == 1 and "--help" in err
+
+
+def test_user_error_interrupt_and_bug(sample, capsys):
+    def fail(error):
+        def action(values):
+            raise error
+
+        return action
+
+    sample.action = fail(UserError("no text at\n  a.txt: give another"))
+    assert run_line(capsys, "sample", "--input_file=a") == (2, "", "albert_tf sample: no text at a.txt: give another\n")
+    sample.action = fail(KeyboardInterrupt())
+    assert run_line(capsys, "sample", "--input_file=a") == (130, "", "albert_tf sample: interrupted\n")
+    sample.action = fail(ZeroDivisionError("a bug"))
+    with pytest.raises(ZeroDivisionError):
+        main(["albert_tf", "sample", "--input_file=a"])
+
+
+def test_help_of_a_command(sample, capsys):
+    code, out, err = run_line(capsys, "sample", "--help")
+    assert (code, err, sample.seen) == (0, "", [])
+    assert out.splitlines()[:3] == [
+        "albert_tf sample: do nothing, visibly",
+        "",
+        "usage: albert_tf sample --input_file=... [--flag=value ...]",
+    ]
+    for heading in (
+        "  --input_file  (a text; required)",
+        "  --num_steps  (a positive integer; default 7)",
+        "  --lower  (true or false; default true)",
+        "  --optimizer  (one of lamb, adamw; default lamb)",
+        "  --heads  (a comma separated list; default empty)",
+    ):
+        assert heading in out.splitlines()
+    assert "      Update rule." in out.splitlines()
+    assert run_line(capsys, "sample", "--num_steps=x", "--helpfull") == (0, out, "")
+
+
+def test_overview_names_every_command(capsys):
+    code, out, _ = run_line(capsys, "--help")
+    assert code == 0
+    for name, command in COMMANDS.items():
+        assert f"  {name} " in out and command.summary in out
+    assert run_line(capsys, "--version")[1].startswith("albert_tf 0.")
+
+
+def in_new_process(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+    )
+
+
+def test_help_is_quick_and_imports_no_tensorflow():
+    code = (
+        "import sys; from albert_tf.__main__ import COMMANDS, main\n"
+        "assert main(['albert_tf', '--help']) == 0\n"
+        "for name in COMMANDS: assert main(['albert_tf', name, '--help']) == 0\n"
+        "heavy = {'tensorflow', 'tf_keras', 'keras', 'torch', 'scipy', 'pandas', 'sentencepiece'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = in_new_process("-c", code)
+    assert done.returncode == 0, done.stderr
+    # The best of three, since the promise is about the program and not about what else the machine does.
+    seconds = min(_seconds("-m", "albert_tf", "--help") for _ in range(3))
+    assert seconds < 0.5
+
+
+def _seconds(*arguments):
+    start = time.perf_counter()
+    assert in_new_process(*arguments).returncode == 0
+    return time.perf_counter() - start
+
+
+def test_as_a_program():
+    done = in_new_process("-m", "albert_tf", "tokenise")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == (
+        "albert_tf: unknown command 'tokenise', did you mean tokenize?; albert_tf --help lists the commands\n"
+    )
+    script = os.path.join(os.path.dirname(sys.executable), "albert_tf")
+    if os.path.exists(script):
+        done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    # `head` closes the pipe; a buffered write then fails at the flush.
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m albert_tf --help | head -c 1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
