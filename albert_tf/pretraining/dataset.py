@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from albert_tf.tokenization import Tokenizer
 
 WINDOW = 1024  # records shuffled together; even, so that evaluation pairs stay within one
-_CHUNK = 256  # rows parsed and masked at once: large enough for cheap ops, small enough for the processor's cache
+_CHUNK_TOKENS = 1 << 15  # parsed and masked at once: enough to make ops cheap, few enough for the processor's cache
 _READ_BUFFER = 4 << 20  # bytes
 _FILES, _RECORDS = 101, 102  # purposes of random numbers; masks.py has its own
 _ENDLESS = 2**62
@@ -76,14 +76,13 @@ def pretraining_dataset(
         numbers = tf.data.Dataset.range(begin, _ENDLESS)
         return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(epoch).repeat(), numbers, windows))
 
-    chunk = min(batch, _CHUNK)
+    chunk = max(1, _CHUNK_TOKENS // source.info.max_seq_length)  # rows; masks do not depend on it
     dataset = tf.data.Dataset.range(first_epoch, _ENDLESS).flat_map(epoch_windows).map(select)
     dataset = dataset.rebatch(chunk, drop_remainder=True)
     dataset = dataset.map(
         lambda serialized, positions: features(parse(serialized), positions), num_parallel_calls=tf.data.AUTOTUNE
     )
-    if chunk != batch:
-        dataset = dataset.rebatch(batch, drop_remainder=True)
+    dataset = dataset.rebatch(batch, drop_remainder=True)
     return dataset.prefetch(tf.data.AUTOTUNE).with_options(_options())
 
 
@@ -126,8 +125,7 @@ def evaluation_dataset(
     records = _read(source, tf.range(len(source.spans)), 0).take(total)
     filled = records.concatenate(records.repeat()).take(num_batches * global_batch_size)  # padding: real rows again
     dataset = filled.batch(WINDOW).enumerate().map(window, num_parallel_calls=tf.data.AUTOTUNE)
-    dataset = dataset.rebatch(batch, drop_remainder=True)
-    dataset = dataset.map(features, num_parallel_calls=tf.data.AUTOTUNE)
+    dataset = dataset.map(features, num_parallel_calls=tf.data.AUTOTUNE).rebatch(batch, drop_remainder=True)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(num_batches * replicas_per_worker))
     return dataset.prefetch(tf.data.AUTOTUNE).with_options(_options())
 

@@ -130,8 +130,9 @@ def _choose_in_order(living: tf.Tensor, ends: tf.Tensor, remaining: tf.Tensor, c
     columns = tf.range(living.shape[1])
     first_size, last_end = ends[:, :, 0] - columns, ends[:, :, -1]
 
-    def bury(living, remaining):
-        living = tf.where(first_size > remaining[:, tf.newaxis], _DEAD, living)
+    def bury(living, ruled_out, remaining):
+        ruled_out = tf.logical_or(ruled_out, first_size > remaining[:, tf.newaxis])
+        living = tf.maximum(living, tf.cast(ruled_out, tf.int32) * _DEAD)  # several times faster here than tf.where
         return living, tf.reduce_min(living, axis=1)
 
     def take(living, best, remaining, covered):
@@ -140,16 +141,15 @@ def _choose_in_order(living: tf.Tensor, ends: tf.Tensor, remaining: tf.Tensor, c
         options = tf.gather(ends, begin, axis=1, batch_dims=1)  # [B, N]
         fits = options - begin[:, tf.newaxis] <= remaining[:, tf.newaxis]
         end = tf.where(found, tf.reduce_max(tf.where(fits, options, 0), axis=1), 0)
+        remaining -= tf.maximum(end - begin, 0)
         begin, end = begin[:, tf.newaxis], end[:, tf.newaxis]
         before_end = columns < end
         covered = tf.logical_or(covered, tf.logical_and(columns >= begin, before_end))
-        living = tf.where(tf.logical_and(last_end > begin, before_end), _DEAD, living)
-        remaining -= tf.squeeze(tf.maximum(end - begin, 0), axis=1)
-        living, best = bury(living, remaining)
+        living, best = bury(living, tf.logical_and(last_end > begin, before_end), remaining)
         return living, best, remaining, covered
 
-    living, best = bury(living, remaining)
     covered = tf.zeros_like(living, tf.bool)
+    living, best = bury(living, covered, remaining)
     *_, covered = tf.while_loop(
         lambda living, best, remaining, covered: tf.reduce_any(best < _DEAD),
         take,

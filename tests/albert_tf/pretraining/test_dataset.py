@@ -44,7 +44,7 @@ TOKENIZER = SimpleNamespace(
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
     monkeypatch.setattr(dataset_module, "WINDOW", 8)
-    monkeypatch.setattr(dataset_module, "_CHUNK", 5)
+    monkeypatch.setattr(dataset_module, "_CHUNK_TOKENS", 5 * SIZE)
 
 
 def make_row(number, size=SIZE):
@@ -165,7 +165,7 @@ def test_the_stream_is_as_described_and_every_epoch_holds_every_record_once(sour
 
 def test_it_begins_anywhere(source):
     whole = take(training(source), 30)
-    for step in (1, 2, 5, 6, 11, 24, 29):
+    for step in (1, 6, 29):  # within a window, in the second epoch, late
         again = take(training(source, start_position=step * 6), 1)[0]
         assert all(np.array_equal(again[key], whole[step][key]) for key in again), step
     far = 10**12 // TOTAL * TOTAL // 6 * 6
@@ -188,7 +188,7 @@ def test_beginning_late_opens_no_earlier_file(folder, tmp_path):
         take(training(source), 1)
 
 
-@pytest.mark.parametrize("num_workers, replicas", [(2, 1), (3, 2), (6, 1)])
+@pytest.mark.parametrize("num_workers, replicas", [(3, 2), (6, 1)])
 def test_global_batches_do_not_depend_on_the_workers(source, num_workers, replicas):
     """Six workers are more than the four files."""
     whole = take(training(source, start_position=12), 14)
