@@ -19,7 +19,7 @@ from tasks import squad_answers, squad_scores
 from tasks.squad_answers import Answers, Spans
 from tasks.squad_data import V1, V2, Question, official_files, read_questions
 from tasks.squad_windows import SPECIAL_TOKENS, question_features
-from tasks.task import TEXT_FIELDS, Feature, Field, Recipe, Task
+from tasks.task import TEXT_FIELDS, Feature, Field, Recipe, Task, encoder_inputs, head_seed
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -287,7 +287,7 @@ class Squad2(_WithNull):
         head = model.heads[self.head]
         outputs = {}
         if "start_position" in batch:
-            labelled = head(hidden, forbidden, batch["start_position"], training=training)
+            labelled = head(hidden, forbidden, batch["start_position"], training=training, seed=head_seed(batch))
             outputs = {name: labelled[name] for name in ("start_log_probs", "end_log_probs", "answer_logits")}
         if not training:
             length = hidden.shape[1] or tf.shape(hidden)[1]
@@ -352,8 +352,7 @@ def forbidden_positions(segment_ids: "tf.Tensor", input_mask: "tf.Tensor") -> "t
 
 
 def _encoded(model: "Model", batch: dict[str, "tf.Tensor"], training: bool) -> "tf.Tensor":
-    inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
-    return model.encoder(inputs, training=training)["sequence_output"]
+    return model.encoder(encoder_inputs(batch), training=training)["sequence_output"]
 
 
 def _of_questions(reduce: np.ufunc, values: np.ndarray, question_of_window: np.ndarray) -> np.ndarray:
