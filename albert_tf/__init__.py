@@ -18,6 +18,7 @@ _LAZY = {
     "AlbertEncoder": "albert_tf.encoder",
     "load_model": "albert_tf.checkpoints",
     "load_tokenizer": "albert_tf.tokenization",
+    "resize_vocabulary": "albert_tf.conversion.resizing",
 }
 
 __all__ = ["UserError", "__version__", *_LAZY]

@@ -39,9 +39,14 @@ COMMANDS = {
         "tpu.evaluate_pretraining", "measure masked LM and sentence order of a model on records"
     ),
     "fill_mask": Command("albert_tf.commands.fill_mask", "fill the [MASK] places of a sentence"),
+    "finetune": Command("tasks.finetune", "train a pretrained model on a task: GLUE, SQuAD, RACE, tokens, own tables"),
+    "evaluate": Command("tasks.evaluate", "score a fine-tuned model on labelled data"),
+    "predict": Command("tasks.predict", "answer with a fine-tuned model, one row an example"),
     "convert": Command(
         "albert_tf.commands.convert", "convert weights: the release, TF-Hub, Hugging Face, model folders"
     ),
+    "inspect": Command("albert_tf.commands.inspect", "show what a model, records or run folder is, and check it"),
+    "embed": Command("albert_tf.commands.embed", "turn lines of text into vectors"),
 }
 
 _WRONG_USE = 2

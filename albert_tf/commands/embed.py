@@ -1,0 +1,167 @@
+"""albert_tf embed: one vector for each line of text."""
+
+import json
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from absl import flags
+
+from albert_tf.errors import UserError
+
+_WINDOW = 1 << 16  # lines that are sorted by length together
+_FORMATS = (".npy", ".jsonl")
+
+
+def define_flags(flag_values: flags.FlagValues) -> None:
+    """Defines the flags of the command."""
+    flags.DEFINE_string("model_dir", None, "model of any kind, with its tokeniser", flag_values=flag_values)
+    flags.DEFINE_string("input_file", None, "UTF-8 text, one text a line", flag_values=flag_values)
+    text = ".npy (float32 [lines, hidden]) or .jsonl (one list of numbers a line), in the order of the input"
+    flags.DEFINE_string("output_file", None, text, flag_values=flag_values)
+    text = "cls: the first token; mean: over all tokens; pooled: the pooler's output"
+    flags.DEFINE_enum("pooling", "mean", ["cls", "mean", "pooled"], text, flag_values=flag_values)
+    text = "layer to read: 1 is the first, -1 the last, -2 the one before"
+    flags.DEFINE_integer("layer", -1, text, flag_values=flag_values)
+    text = "tokens of a line, [CLS] and [SEP] included; longer lines are cut; default: the model's"
+    flags.DEFINE_integer("max_seq_length", None, text, lower_bound=2, flag_values=flag_values)
+    text = "tokens of one batch, padding included"
+    flags.DEFINE_integer("batch_tokens", 4096, text, lower_bound=1, flag_values=flag_values)
+    flags.mark_flags_as_required(["model_dir", "input_file", "output_file"], flag_values=flag_values)
+
+
+def run(flag_values: flags.FlagValues) -> None:
+    """Embeds the lines and prints what was done."""
+    output = pathlib.Path(flag_values.output_file)
+    if output.suffix not in _FORMATS:
+        raise UserError(f"--output_file={output}: expected a name that ends in {' or '.join(_FORMATS)}")
+    lines = read_lines(pathlib.Path(flag_values.input_file))
+    from albert_tf import checkpoints
+
+    model = checkpoints.load_model(flag_values.model_dir, heads=())
+    length = _checked_length(model, flag_values.max_seq_length)
+    encode = encoder_function(model, pooling=flag_values.pooling, layer=flag_values.layer)
+    started, cut = time.perf_counter(), 0
+    vectors = np.zeros((len(lines), model.config.hidden_size), np.float32)
+    for begin in range(0, len(lines), _WINDOW):
+        window, shortened = _tokens(model.tokenizer, lines[begin : begin + _WINDOW], length)
+        cut += shortened
+        for rows, ids, mask in batches(window, flag_values.batch_tokens, length, model.tokenizer.pad_id):
+            vectors[begin + rows] = encode(ids, mask)
+        print(f"{min(begin + _WINDOW, len(lines))} of {len(lines)} lines", file=sys.stderr)
+    _write(output, vectors)
+    if cut:
+        print(f"notice: {cut} lines were cut to {length} tokens", file=sys.stderr)
+    seconds = time.perf_counter() - started
+    print(f"{len(lines)} vectors of {model.config.hidden_size} numbers in {output}; {seconds:.1f} s")
+
+
+def read_lines(path: pathlib.Path) -> list[str]:
+    """Lines as an editor counts them: ended by LF or CRLF, empty ones included.
+
+    Raises UserError where there is no file, no line, or a line that is not UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read --input_file {path}: {error.strerror}; check the path") from error
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    if not lines:
+        raise UserError(f"--input_file {path} is empty: expected one text a line")
+    texts = []
+    for number, line in enumerate(lines, 1):
+        try:
+            texts.append(line.removesuffix(b"\r").decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason}); convert the file") from error
+    return texts
+
+
+def batches(
+    tokens: list[list[int]], batch_tokens: int, max_length: int, pad_id: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(row numbers [B], ids int32 [B, S], mask int32 [B, S]), rows of like length together, longest first.
+
+    S is a multiple of 8 (at most max_length), so that few different shapes occur; B * S is at most batch_tokens,
+    or B is 1.
+    """
+    order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row]))
+    begin = 0
+    while begin < len(order):
+        length = min(-(-len(tokens[order[begin]]) // 8) * 8, max_length)
+        rows = order[begin : begin + max(1, batch_tokens // length)]
+        begin += len(rows)
+        ids = np.full((len(rows), length), pad_id, np.int32)
+        mask = np.zeros((len(rows), length), np.int32)
+        for i, row in enumerate(rows):
+            ids[i, : len(tokens[row])] = tokens[row]
+            mask[i, : len(tokens[row])] = 1
+        yield np.array(rows), ids, mask
+
+
+def encoder_function(model, *, pooling: str, layer: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """A function of ids and mask int32 [B, S] that gives float32 [B, H].
+
+    Raises UserError for a layer that is not there, or a pooled output that means nothing.
+    """
+    import tensorflow as tf
+
+    count, inner = model.config.num_hidden_layers, model.config.inner_group_num
+    if layer == 0 or not -count <= layer <= count:
+        raise UserError(f"--layer={layer}: the model has {count} layers; expected 1 to {count}, or -1 to -{count}")
+    index = (layer if layer > 0 else count + 1 + layer) * inner - 1  # of the layer's last block
+    if pooling == "pooled" and index != count * inner - 1:
+        raise UserError(f"--pooling=pooled with --layer={layer}: the pooler reads the last layer only; drop --layer")
+    if pooling == "pooled" and "encoder/pooler/kernel" in model.restored.new:
+        raise UserError("--pooling=pooled: the pooler of this model was never trained; choose mean or cls")
+    integers = tf.TensorSpec([None, None], tf.int32)
+
+    @tf.function(input_signature=[integers, integers])
+    def encode(ids: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        outputs = model.encoder({"input_ids": ids, "input_mask": mask})
+        hidden = tf.cast(outputs["encoder_outputs"][index], tf.float32)
+        if pooling == "pooled":
+            return tf.cast(outputs["pooled_output"], tf.float32)
+        if pooling == "cls":
+            return hidden[:, 0]
+        weights = tf.cast(mask, tf.float32)[:, :, None]
+        return tf.reduce_sum(hidden * weights, axis=1) / tf.reduce_sum(weights, axis=1)
+
+    return lambda ids, mask: encode(ids, mask).numpy()
+
+
+def _checked_length(model, asked: int | None) -> int:
+    if model.tokenizer is None:
+        raise UserError("--model_dir has no tokeniser: put its spiece.model or vocab.txt into the folder")
+    most = model.config.max_position_embeddings
+    if asked is not None and asked > most:
+        raise UserError(f"--max_seq_length={asked}: the model has {most} positions; give at most that")
+    return asked or min(model.info.max_seq_length or most, most)
+
+
+def _tokens(tokenizer, lines: list[str], max_length: int) -> tuple[list[list[int]], int]:
+    """[CLS] line [SEP] for each line, and how many had to be cut."""
+    encoded = tokenizer.encode_batch(lines)
+    cut = sum(len(ids) > max_length - 2 for ids in encoded)
+    return [[tokenizer.cls_id, *ids[: max_length - 2], tokenizer.sep_id] for ids in encoded], cut
+
+
+def _write(path: pathlib.Path, vectors: np.ndarray) -> None:
+    """Writes aside and renames. Raises UserError where the folder cannot be written to."""
+    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    try:
+        with open(partial, "wb") as file:
+            if path.suffix == ".npy":
+                np.save(file, vectors)
+            else:
+                for vector in vectors:
+                    file.write(json.dumps(vector.tolist()).encode("ascii") + b"\n")
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
+        raise UserError(f"cannot write {path}: {error.strerror}; check the folder, its rights and the disk") from error
