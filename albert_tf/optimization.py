@@ -1,6 +1,6 @@
 """The release's optimisers, learning-rate schedule and clipping, as small subclasses of the official ones.
 
-What differs from `official.modeling.optimization` is in one place, `_ReleaseRule`, and in the defaults:
+What differs from `official.modeling.optimization`:
 
                        official LAMB / AdamWeightDecay         release (here)
   bias correction      always                                  never (bias_correction=True gives the LAMB paper's)

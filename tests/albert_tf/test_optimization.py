@@ -134,7 +134,8 @@ def test_equals_numpy(name, bias_correction):
     assert_weights(variables, expected)
     for variable, key in zip(variables, weights, strict=True):
         np.testing.assert_allclose(optimizer.get_slot(variable, "m").numpy(), m[key], rtol=1e-5, atol=1e-7)
-        np.testing.assert_allclose(optimizer.get_slot(variable, "v").numpy(), v[key], rtol=2e-5, atol=1e-10)
+        slot_rtol = 2e-6 if name == "lamb" else 2e-5  # see the reference trace
+        np.testing.assert_allclose(optimizer.get_slot(variable, "v").numpy(), v[key], rtol=slot_rtol)
 
 
 def test_trust_ratio_is_one_where_a_norm_is_zero():
@@ -221,8 +222,6 @@ def test_schedule_warms_up_to_the_full_rate():
     assert paper(3_124).numpy() == pytest.approx(0.00176 * 3124 / 3125)
     assert paper(3_125).numpy() == pytest.approx(0.00176 * 0.975)
     assert optimization.WarmupLinearDecay(0.5, 10)(0).numpy() == 0.5
-    schedules = tf_keras.optimizers.schedules
-    assert schedules.deserialize(schedules.serialize(paper)).get_config() == paper.get_config()
 
 
 def test_clip_by_global_norm():
@@ -231,8 +230,7 @@ def test_clip_by_global_norm():
     assert norm.numpy() == 5.0 and clipped[1] is None
     np.testing.assert_allclose(clipped[0].numpy(), first / 5, rtol=1e-6)
     np.testing.assert_allclose(clipped[2].numpy(), second / 5, rtol=1e-6)
-    unchanged, _ = optimization.clip_by_global_norm([tf.constant(first)], 3.5)
-    np.testing.assert_array_equal(unchanged[0].numpy(), first)
+    np.testing.assert_array_equal(optimization.clip_by_global_norm([tf.constant(first)], 3.5)[0][0].numpy(), first)
     # An id seen twice has one gradient, the sum: (1 + 2) and 4, norm 5.
     rows = tf.IndexedSlices(tf.constant([[1.0], [4.0], [2.0]]), tf.constant([2, 0, 2]), tf.constant([3, 1]))
     clipped, norm = optimization.clip_by_global_norm([rows], 1.0)
@@ -346,7 +344,7 @@ def test_restored_optimizer_continues_the_same(name, tmp_path):
             np.testing.assert_array_equal(left, right)
     model.save(tmp_path / "model.keras")
     from_keras = tf_keras.models.load_model(tmp_path / "model.keras")
-    assert json.dumps(from_keras.optimizer.get_config()) == json.dumps(model.optimizer.get_config())
+    assert from_keras.optimizer.get_config() == model.optimizer.get_config()
 
 
 @pytest.mark.parametrize("name", ["lamb", "adamw"])
@@ -359,7 +357,7 @@ def test_loss_scaling_and_float32_slots(name):
     finally:
         tf_keras.mixed_precision.set_global_policy(previous)
     assert isinstance(model.optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
-    assert all(variable.dtype == tf.float32 for variable in model.optimizer.inner_optimizer.weights[1:])
+    assert {variable.dtype for variable in model.optimizer.inner_optimizer.weights[1:]} == {tf.float32}
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
 
     variable, optimizer = tf.Variable([1.0, 1.0], name="kernel"), optimization.create_optimizer(name, learning_rate=0.1)
