@@ -93,7 +93,7 @@ def _stream(count: int, start: int, size: int, seed: int) -> np.ndarray:
 
 def _axis_sizes(features: Features, numbers: np.ndarray, shapes: Shapes) -> dict[str | int, int]:
     sizes: dict[str | int, int] = {}
-    for name, field in features.fields.items():
+    for name, field in ((name, field) for name, field in features.fields.items() if field.for_model):
         shape_of = features.columns[name].shapes
         among = shape_of if shapes.static else shape_of[numbers]
         for axis, letter in enumerate(field.axes):

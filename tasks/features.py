@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pathlib
+import sys
 import zipfile
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -52,43 +53,48 @@ class Features(Sequence):
 
 
 def make_features(task: Task, examples: Sequence[Any], tokenizer: Tokenizer) -> Features:
-    """Featurises every example.
+    """Featurises every example; labels are left out where not every example has one.
 
-    Raises UserError where there is nothing, or where some features have labels and some have none.
+    Raises UserError where there is nothing.
     """
     made = [task.featurise(example, tokenizer) for example in examples]
     example_index = np.repeat(np.arange(len(made), dtype=np.int32), [len(some) for some in made])
     features = list(itertools.chain.from_iterable(made))
     if not features:
         raise UserError(f"{task.name}: no features from {len(examples)} examples; expected at least one example")
-    names = [name for name in task.fields if name in features[0]]
-    if any(len(feature) != len(names) for feature in features):
-        raise UserError(f"{task.name}: some examples have labels and some have none; give a file where all or none do")
+    names = [name for name in task.fields if all(name in feature for feature in features)]
     columns = {name: _column([feature[name] for feature in features], task.fields[name]) for name in names}
     return Features(columns, example_index, task.fields)
 
 
-def cached_features(
-    task: Task,
-    examples: Sequence[Any],
-    tokenizer: Tokenizer,
-    *,
-    source: str | os.PathLike,
-    cache_dir: str | os.PathLike | None,
-) -> Features:
-    """make_features, or what an earlier run kept of it in `cache_dir`.
+class FeatureCache:
+    """Features that an earlier run kept in a folder, or that this one makes.
 
     The key is the content of the source file, the tokeniser with its casing, the task with its version, lengths,
     options and labels, and the number of examples taken. A damaged file is made anew.
     """
-    if cache_dir is None:
-        return make_features(task, examples, tokenizer)
-    path = pathlib.Path(cache_dir) / f"{task.name}-{_key(task, len(examples), tokenizer, source)[:24]}.npz"
-    features = _read(path, task)
-    if features is None:
-        features = make_features(task, examples, tokenizer)
-        _write(path, features)
-    return features
+
+    def __init__(self, folder: str | os.PathLike | None) -> None:
+        self._folder = None if folder is None else pathlib.Path(folder)
+        self._made: dict[pathlib.Path, Features] = {}
+
+    def features(
+        self, task: Task, examples: Sequence[Any], tokenizer: Tokenizer, source: str | os.PathLike
+    ) -> Features:
+        """The features of examples that were read from `source`."""
+        if self._folder is None:
+            return make_features(task, examples, tokenizer)
+        path = self._folder / f"{task.name}-{_key(task, len(examples), tokenizer, source)[:24]}.npz"
+        features = _read(path, task)
+        if features is None:
+            features = self._made[path] = make_features(task, examples, tokenizer)
+        return features
+
+    def keep(self) -> None:
+        """Writes what was made; apart from making it, so that a run that is refused leaves nothing behind."""
+        for path, features in self._made.items():
+            _write(path, features)
+        self._made.clear()
 
 
 def content_hash(path: str | os.PathLike) -> str:
@@ -120,17 +126,17 @@ def _key(task: Task, count: int, tokenizer: Tokenizer, source: str | os.PathLike
 
 
 def _write(path: pathlib.Path, features: Features) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {"example_index": features.example_index}
     for name, column in features.columns.items():
         arrays |= {f"{name}/values": column.values, f"{name}/shapes": column.shapes}
     partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(partial, **arrays)  # a name that ends in .npz is kept as it is
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        print(f"NOTICE: cannot keep features in {path.parent}: {error.strerror}; they are made anew each time")
+        print(f"NOTICE: cannot keep features in {path.parent}: {error.strerror}", file=sys.stderr)
 
 
 def _read(path: pathlib.Path, task: Task) -> Features | None:

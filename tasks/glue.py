@@ -159,27 +159,24 @@ class _GlueFiles:
             return "MNLI-mm" if "mismatched" in stem else "MNLI-m"
         return GLUE[self.name].folder
 
-    def write_submission(
-        self,
-        folder: str | os.PathLike,
-        input_file: str | os.PathLike,
-        predictions: Sequence[Any],
-        examples: Sequence[Any],
-    ) -> str:
-        """Writes NAME.tsv (columns index, prediction) as the benchmark takes it, and returns its path.
-
-        Raises UserError where the number of rows is not that of the benchmark's test file.
-        """
+    def check_submission(self, input_file: str | os.PathLike, rows: int) -> None:
+        """Refuses a file that has not the number of rows of the benchmark's test file."""
         name = self.submission_name(input_file)
         expected = (GLUE["ax"] if name == "AX" else GLUE[self.name]).test_rows[name]
-        if len(predictions) != expected:
+        if rows != expected:
             raise UserError(
-                f"{input_file} has {len(predictions)} rows, the benchmark's test file for {name} has {expected}; give "
-                "the official test file, or leave out --glue_submission"
+                f"{input_file} has {rows} rows, the benchmark's test file for {name} has {expected}; give the official "
+                "test file, or leave out --glue_submission"
             )
+
+    def write_submission(
+        self, folder: str | os.PathLike, input_file: str | os.PathLike, predictions: Sequence[Any]
+    ) -> str:
+        """Writes NAME.tsv (columns index, prediction) as the benchmark takes it, and returns its path."""
+        self.check_submission(input_file, len(predictions))
         values = [self.submission_value(prediction) for prediction in predictions]
         lines = ["index\tprediction", *(f"{index}\t{value}" for index, value in enumerate(values))]
-        path = pathlib.Path(folder) / f"{name}.tsv"
+        path = pathlib.Path(folder) / f"{self.submission_name(input_file)}.tsv"
         files.write_atomically(path, "\n".join(lines) + "\n")
         return str(path)
 

@@ -100,15 +100,11 @@ class Task(abc.ABC):
         options: dict[str, Any] | None = None,
     ) -> None:
         """Raises UserError on an unknown option or an impossible length."""
-        unknown = sorted(set(options or {}) - set(self.default_options))
-        if unknown:
-            known = ", ".join(self.default_options) or "none"
-            raise UserError(f"task {name} has no setting {', '.join(unknown)}: it takes {known}; leave the others out")
         self.name = name
         self.recipe = recipe
         self.max_seq_length = recipe.max_seq_length if max_seq_length is None else max_seq_length
         self.labels = None if labels is None else tuple(labels)  # in the order of the logits
-        self.options = {**self.default_options, **(options or {})}
+        self.options = self._options(self.default_options, options or {})
         self.check()
 
     # ---- data -------------------------------------------------------------------------------------------------------
@@ -224,9 +220,18 @@ class Task(abc.ABC):
         assert not unknown, unknown
         task = copy.copy(self)
         for name, value in changes.items():
-            setattr(task, name, {**self.options, **value} if name == "options" else value)
+            setattr(task, name, self._options(self.options, value) if name == "options" else value)
         task.check()
         return task
+
+    def _options(self, options: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+        unknown = sorted(set(changes) - set(self.default_options))
+        if unknown:
+            known = ", ".join(self.default_options) or "none"
+            raise UserError(
+                f"task {self.name} has no setting {', '.join(unknown)}: it takes {known}; leave the others out"
+            )
+        return {**options, **changes}
 
     def describe(self) -> dict[str, Any]:
         """The values of ModelInfo that give this task back: catalog.task_of(info)."""

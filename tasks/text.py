@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,8 @@ class TextTask(Task):
         if table.broken:
             print(
                 f"NOTICE: {path}: {len(table.broken)} rows with too few columns are left out, the first at line "
-                f"{table.broken[0]}"
+                f"{table.broken[0]}",
+                file=sys.stderr,
             )
         self._check_columns(table)
         if not table.rows:

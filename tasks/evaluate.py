@@ -1,0 +1,94 @@
+"""`albert_tf evaluate`: the scores of a fine-tuned model on labelled data."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from albert_tf.errors import UserError
+from tasks.finetune import check_positive, define_task_flags, task_options
+
+if TYPE_CHECKING:
+    from absl import flags as absl_flags
+
+    from tasks.finetuned import Ensemble
+
+
+def define_flags(flag_values: "absl_flags.FlagValues") -> None:
+    """Defines the command's flags."""
+    from absl import flags
+
+    define_model_flags(flag_values)
+    shared = {"flag_values": flag_values}
+    flags.DEFINE_string("input_file", None, "labelled data in the form of the training data", **shared)
+    flags.DEFINE_string("data_dir", None, "folder with the task's official files, in place of --input_file", **shared)
+    flags.DEFINE_integer("max_eval_examples", None, "uses only the first examples", **shared)
+    flags.DEFINE_string("output_file", None, "where to write the predictions as well", **shared)
+
+
+def define_model_flags(flag_values: "absl_flags.FlagValues") -> None:
+    """The flags that evaluate and predict have in common."""
+    from absl import flags
+
+    shared = {"flag_values": flag_values}
+    flags.DEFINE_string("model_dir", None, "folder of a fine-tuned model", **shared)
+    flags.DEFINE_list("ensemble", None, "folders of several models that answer together", **shared)
+    flags.DEFINE_string("task_name", None, "checked against the model's task; ax for the diagnostic set", **shared)
+    flags.DEFINE_integer("eval_batch_size", 64, "rows computed together", lower_bound=1, **shared)
+    policies = ["float32", "mixed_bfloat16", "mixed_float16"]
+    flags.DEFINE_enum("mixed_precision", "float32", policies, "precision of the arithmetic", **shared)
+    devices = ["auto", "cpu", "gpu", "mirrored", "tpu"]
+    flags.DEFINE_enum("distribution", "auto", devices, "where to compute", **shared)
+    flags.DEFINE_string("tpu_name", None, "name or address of a Cloud TPU, or local", **shared)
+    flags.DEFINE_string("cache_dir", None, "where features are kept between runs (default: nowhere)", **shared)
+    define_task_flags(flag_values)
+
+
+def load_ensemble(flags: Any) -> "Ensemble":
+    """The models that --model_dir and --ensemble name.
+
+    Raises UserError where there is none.
+    """
+    model_dirs = [*([flags.model_dir] if flags.model_dir else []), *(flags.ensemble or [])]
+    if not model_dirs:
+        raise UserError("no model: give --model_dir=DIR, or --ensemble=DIR,DIR")
+    from tasks.finetuned import Computing, Ensemble
+
+    computing = Computing(
+        batch_size=flags.eval_batch_size,
+        mixed_precision=flags.mixed_precision,
+        distribution=flags.distribution,
+        tpu_name=flags.tpu_name,
+        cache_dir=flags.cache_dir,
+    )
+    return Ensemble(model_dirs, task_name=flags.task_name, task_options=task_options(flags), computing=computing)
+
+
+def run(flags: Any) -> None:
+    """Prints the metrics of each file.
+
+    Raises UserError.
+    """
+    check_positive("max_eval_examples", flags.max_eval_examples)
+    if (flags.input_file is None) == (flags.data_dir is None):
+        raise UserError("give either --input_file or --data_dir")
+    ensemble = load_ensemble(flags)
+    from tasks.evaluation import labelled, shown
+
+    files = {"": flags.input_file}
+    if flags.data_dir is not None:
+        known = ensemble.task.files(flags.data_dir)
+        files = {f"{split}: ": path for split, path in known.items() if split.startswith("dev")}
+        if not files:
+            raise UserError(f"task {ensemble.task.name} has no development file; give --input_file")
+    if flags.output_file is not None and len(files) > 1:
+        raise UserError(f"{flags.data_dir} has {len(files)} development files for one --output_file; give --input_file")
+    for split, path in files.items():
+        task = ensemble.task
+        examples = labelled(task.read(path), path)[: flags.max_eval_examples]
+        predictions = ensemble.predictions(examples, path)
+        print(f"{split}{len(examples)} examples: {shown(task.metrics(predictions, examples))}")
+        reason = task.degenerate(predictions, examples)
+        if reason:
+            print(f"DEGENERATE, not a score: {reason}")
+        if flags.output_file is not None:
+            for written in task.write_predictions(flags.output_file, predictions, examples):
+                print(f"wrote {written}", file=sys.stderr)

@@ -1,0 +1,128 @@
+"""From features to predictions and scores, on any strategy."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf.checkpoints import Model
+from albert_tf.errors import UserError
+from tasks import batching
+from tasks.features import Features
+from tasks.task import Task
+from tpu import strategy as strategies
+
+DEFAULT_BATCH_SIZE = 64
+
+
+class Predictor:
+    """Runs a task's model over features as often as asked; the graph is traced once."""
+
+    def __init__(
+        self,
+        model: Model,
+        task: Task,
+        *,
+        strategy: tf.distribute.Strategy | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+    ) -> None:
+        self._model, self._task = model, task
+        self._strategy = strategy or tf.distribute.get_strategy()
+        replicas = self._strategy.num_replicas_in_sync
+        self._batch_size = -(-batch_size // replicas) * replicas
+        self._step = tf.function(self._global_step)
+
+    def outputs(self, features: Features) -> list[dict[str, np.ndarray]]:
+        """What the task's forward gives, one dictionary of rows a feature, in their order."""
+        batches = batching.evaluation_batches(features.lengths, self._batch_size)
+        shapes = shapes_for(self._task, self._strategy)
+        rows = self._batch_size if self._strategy.num_replicas_in_sync > 1 or shapes.static else None
+        dataset = batch_dataset(features, batches, shapes, rows=rows)
+        iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
+        collected: list[dict[str, np.ndarray] | None] = [None] * len(features)
+        for _ in batches:
+            indices, outputs = self._step(iterator)
+            values = {name: value.numpy() for name, value in outputs.items()}
+            for row, index in enumerate(indices.numpy()):
+                if index >= 0:
+                    collected[index] = {name: value[row] for name, value in values.items()}
+        return collected
+
+    def predictions(self, features: Features, examples: Sequence[Any]) -> list[Any]:
+        """One prediction an example."""
+        return self._task.predictions(self.outputs(features), features, examples)
+
+    def _global_step(self, iterator: Any) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        indices, outputs = self._strategy.run(self._replica_step, args=(next(iterator),))
+        joined = lambda value: tf.concat(self._strategy.experimental_local_results(value), axis=0)  # noqa: E731
+        return joined(indices), {name: joined(value) for name, value in outputs.items()}
+
+    def _replica_step(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        return batch["feature_index"], self._task.forward(self._model, batch, training=False)
+
+
+def batch_dataset(
+    features: Features,
+    batches: Sequence[np.ndarray] | Iterator[np.ndarray],
+    shapes: batching.Shapes,
+    *,
+    rows: int | None = None,
+) -> tf.data.Dataset:
+    """Batches of feature numbers -> a dataset of padded batches; `rows` is their fixed number of features, if any."""
+    signature = {
+        name: tf.TensorSpec([rows, *(axis if isinstance(axis, int) else None for axis in field.axes)], field.dtype)
+        for name, field in features.fields.items()
+        if field.for_model
+    }
+    signature["input_mask"] = signature["input_ids"]
+    signature["feature_index"] = tf.TensorSpec([rows], tf.int32)
+
+    def generate() -> Iterator[batching.Batch]:
+        for numbers in batches:
+            yield batching.padded_batch(features, numbers, shapes, rows=rows)
+
+    return tf.data.Dataset.from_generator(generate, output_signature=signature).prefetch(4)
+
+
+def shapes_for(task: Task, strategy: tf.distribute.Strategy) -> batching.Shapes:
+    """Static lengths on TPUs; multiples of 4 on GPUs, for their tensor cores; exact lengths on processors."""
+    static = isinstance(strategy, tf.distribute.TPUStrategy)
+    on_gpu = any("GPU" in device for device in strategy.extended.worker_devices)
+    return batching.Shapes(max_seq_length=task.max_seq_length, multiple=4 if on_gpu else 1, static=static)
+
+
+def single_machine_strategy(distribution: str, tpu_name: str | None) -> tf.distribute.Strategy:
+    """make_strategy for what runs in one process.
+
+    Raises UserError for several workers.
+    """
+    strategy = strategies.make_strategy(distribution, tpu_name=tpu_name)
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        raise UserError(
+            "fine-tuning and prediction run on one machine, found a cluster of workers (TF_CONFIG); choose "
+            "--distribution=cpu, gpu, mirrored or tpu"
+        )
+    return strategy
+
+
+def labelled(examples: Sequence[Any], source: Any) -> list[Any]:
+    """The examples that have a label.
+
+    Raises UserError where none has.
+    """
+    kept = [example for example in examples if example.label is not None]
+    if not kept:
+        raise UserError(f"{source} has no labels: expected a file with labels for training or evaluation")
+    if len(kept) < len(examples):
+        missing = len(examples) - len(kept)
+        print(
+            f"NOTICE: {source}: {missing} of {len(examples)} examples have no label and are left out", file=sys.stderr
+        )
+    return kept
+
+
+def shown(metrics: dict[str, float]) -> str:
+    """Metrics as one line: "accuracy 0.9106 | f1 0.9120"."""
+    return " | ".join(f"{name} {value:.4f}" for name, value in metrics.items())

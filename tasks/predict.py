@@ -1,0 +1,48 @@
+"""`albert_tf predict`: the answers of a fine-tuned model, one row an example."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from albert_tf.errors import UserError
+from tasks.evaluate import define_model_flags, load_ensemble
+
+if TYPE_CHECKING:
+    from absl import flags as absl_flags
+
+
+def define_flags(flag_values: "absl_flags.FlagValues") -> None:
+    """Defines the command's flags."""
+    from absl import flags
+
+    define_model_flags(flag_values)
+    shared = {"flag_values": flag_values}
+    flags.DEFINE_string("input_file", None, "data in the form of the training data, with or without labels", **shared)
+    flags.DEFINE_string("output_file", None, "where to write the predictions", **shared)
+    flags.DEFINE_boolean(
+        "glue_submission", False, "also writes NAME.tsv for the GLUE benchmark beside --output_file", **shared
+    )
+    flags.mark_flags_as_required(["input_file", "output_file"], flag_values=flag_values)
+
+
+def run(flags: Any) -> None:
+    """Writes the predictions.
+
+    Raises UserError.
+    """
+    folder = os.path.dirname(os.path.abspath(flags.output_file))
+    if not os.path.isdir(folder):
+        raise UserError(f"no folder {folder} for --output_file; make it first")
+    ensemble = load_ensemble(flags)
+    task = ensemble.task
+    if flags.glue_submission and not hasattr(task, "write_submission"):
+        raise UserError(f"task {task.name} is not a GLUE task: leave out --glue_submission")
+    examples = task.read(flags.input_file)
+    if flags.glue_submission:
+        task.check_submission(flags.input_file, len(examples))
+    predictions = ensemble.predictions(examples, flags.input_file)
+    written = task.write_predictions(flags.output_file, predictions, examples)
+    if flags.glue_submission:
+        written.append(task.write_submission(folder, flags.input_file, predictions))
+    for path in written:
+        print(f"wrote {path}: {len(examples)} examples", file=sys.stderr)
