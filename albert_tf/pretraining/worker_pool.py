@@ -5,6 +5,7 @@ import multiprocessing
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -29,9 +30,13 @@ def ordered_map(
     if num_workers == 1:
         yield from map(prepare(*arguments), items)
         return
-    workers = [_Worker(number, prepare, arguments) for number in range(num_workers)]
+    workers: list[_Worker] = []
     finished = False
     try:
+        for number in range(num_workers):
+            workers.append(_Worker(number))
+        for worker in workers:
+            worker.send((prepare, arguments))
         yield from _in_order(workers, enumerate(items))
         finished = True
     finally:
@@ -70,12 +75,20 @@ def _in_order(workers: list["_Worker"], items: Iterator[tuple[int, Any]]) -> Ite
 class _Worker:
     """One process and the pipe to it."""
 
-    def __init__(self, number: int, prepare: Callable, arguments: tuple):
+    def __init__(self, number: int):
         context = multiprocessing.get_context("spawn")
         self.number = number
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, prepare, arguments), daemon=True)
-        self.process.start()
+        # Nothing large goes with the start: a process that dies while it reads that leaves its parent waiting for ever.
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        # Ctrl-C reaches the whole group; the parent decides. A blocked signal stays blocked in the new process, from
+        # its first moment on. (The tracker is started before, since its start unblocks.)
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()  # so that the pipe ends with the process
 
     def send(self, item: Any) -> None:
@@ -111,10 +124,10 @@ class _Worker:
         return f"worker {self.number} (process {self.process.pid}) died: {how}; nothing was written; {hint}"
 
 
-def _serve(connection: Connection, prepare: Callable, arguments: tuple) -> None:
+def _serve(connection: Connection) -> None:
     """A worker's life: until the pipe ends, which it also does when the parent dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     try:
+        prepare, arguments = connection.recv()
         work = prepare(*arguments)
         while True:
             connection.send(("result", work(connection.recv())))
