@@ -310,7 +310,7 @@ def read_tensors(prefix: str | os.PathLike) -> dict[str, "np.ndarray"]:
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         return {name: reader.get_tensor(name) for name in sorted(reader.get_variable_to_shape_map())}
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+    except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:  # IndexError: the file ends early
         reason = str(error).splitlines()[0][:200]
         raise UserError(f"the checkpoint {prefix} is truncated or damaged ({reason}); copy it again") from error
 
