@@ -21,6 +21,7 @@ TASKS = {
     ),
     "classification": "tasks.own_data",
     "regression": "tasks.own_data",
+    "squad": "tasks.squad",
     "squad1.1": "tasks.squad",
     "squad2.0": "tasks.squad",
     "race": "tasks.race",
@@ -28,7 +29,7 @@ TASKS = {
     "race-high": "tasks.race",
     "tokens": "tasks.tokens",
 }
-_ALIASES = {"squad": "squad1.1", "squadv1": "squad1.1", "squadv2": "squad2.0", "ner": "tokens", "stsbenchmark": "sts-b"}
+_ALIASES = {"squadv1": "squad1.1", "squadv2": "squad2.0", "ner": "tokens", "stsbenchmark": "sts-b"}
 
 
 def canonical_name(name: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from albert_tf import files
 from albert_tf.errors import UserError
 from albert_tf.tokenization import Tokenizer
+from tasks import archives
 from tasks.task import Feature, Field, Task
 
 
@@ -98,8 +99,8 @@ class FeatureCache:
 
 
 def content_hash(path: str | os.PathLike) -> str:
-    """SHA-256 of a file, or of a folder's file names and contents."""
-    path = pathlib.Path(path)
+    """SHA-256 of a file (an archive, where the path goes on inside it), or of a folder's file names and contents."""
+    path, _ = archives.located(path)
     if not path.is_dir():
         return files.sha256(path)
     inside = sorted(entry for entry in path.rglob("*") if entry.is_file())

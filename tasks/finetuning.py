@@ -15,7 +15,7 @@ import tf_keras
 from albert_tf import checkpoints, files, optimization
 from albert_tf.checkpoints import Model
 from albert_tf.errors import UserError
-from tasks import batching, starting
+from tasks import archives, batching, starting
 from tasks.catalog import make_task
 from tasks.evaluation import Predictor, batch_dataset, labelled, shapes_for, single_machine_strategy
 from tasks.features import FeatureCache, Features, content_hash
@@ -110,6 +110,8 @@ def run(settings: Settings) -> dict[str, Any]:
     with contextlib.closing(folder):
         cache.keep()
         _print_start(settings, task, recipe, train.features, where)
+        for remark in task.remarks(train.features, train.examples):
+            print(f"NOTICE: {train.path}: {remark}", file=sys.stderr)
         loop = TrainingLoop(
             folder.path,
             task=task,
@@ -151,7 +153,7 @@ def read_sources(settings: Settings) -> tuple[Task, list[Source]]:
     """
     task = make_task(settings.task_name, max_seq_length=settings.max_seq_length, options=settings.task_options)
     paths = dict(task.files(settings.data_dir)) if settings.data_dir is not None else {}
-    paths = {split: path for split, path in paths.items() if split == "train" or os.path.exists(path)}
+    paths = {split: path for split, path in paths.items() if split == "train" or archives.exists(path)}
     if settings.train_file is not None:
         paths["train"] = settings.train_file
     if settings.eval_file is not None:

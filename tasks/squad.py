@@ -91,6 +91,13 @@ class SquadTask(Task):
                 "lost: lower doc_stride or max_query_length, or raise max_seq_length"
             )
 
+    def remarks(self, features: Sequence[Feature], examples: Sequence[Question]) -> list[str]:
+        held = {int(features.example_index[i]) for i in range(len(features)) if features.array("start_position", i)}
+        lost = sum(bool(question.answers) and number not in held for number, question in enumerate(examples))
+        if not lost:
+            return []
+        return [f"{lost} of {len(examples)} questions have an answer that no window holds; they train as unanswerable"]
+
     # ---- results ----------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -231,12 +238,14 @@ class _WithNull(SquadTask):
 
     data_version: str | None = V2
     has_null = True
+    span_heads: tuple[str, ...]
     default_options = {**SquadTask.default_options, **_NULL_OPTIONS}
 
     def check(self) -> None:
         super().check()
-        if self.options["span_head"] not in ("conditional", "plain"):
-            raise UserError(f"span_head is {self.options['span_head']!r}: expected conditional or plain")
+        if self.options["span_head"] not in self.span_heads:
+            found, has = self.options["span_head"], " or ".join(self.span_heads)
+            raise UserError(f"span_head is {found!r}: this model's is {has}; leave it out, or train another model")
         threshold = self.options["null_threshold"]
         if threshold is not None and not 0 <= threshold <= 1:
             raise UserError(f"null_threshold is {threshold}: expected a probability from 0 to 1")
@@ -247,9 +256,8 @@ class _WithNull(SquadTask):
         return [answers.text(threshold) for answers in predictions]
 
     def calibrated(self, predictions: Sequence[Answers], examples: Sequence[Question]) -> "SquadTask":
-        """With the threshold for "no answer" that gives the best F1 on these questions."""
-        fresh = self.replace(options={"null_threshold": None})
-        return self.replace(options={"null_threshold": fresh._scores(predictions, examples)["null_threshold"]})
+        """With the threshold for "no answer" that gives the best F1 on these questions, unless one was given."""
+        return self.replace(options={"null_threshold": self._scores(predictions, examples)["null_threshold"]})
 
     def _scores(self, predictions: Sequence[Answers], examples: Sequence[Question]) -> dict[str, float]:
         texts = _by_id([answers.best_text for answers in predictions], examples)
@@ -259,6 +267,8 @@ class _WithNull(SquadTask):
 
 class PlainSquad2(_WithNull, Squad1):
     """v2.0 with the head of v1.1: "no answer" is the span from the first token to itself."""
+
+    span_heads = ("plain",)
 
     def null_odds(
         self, outputs: Sequence[dict[str, np.ndarray]], spans: Spans, question_of_window: np.ndarray
@@ -274,6 +284,7 @@ class Squad2(_WithNull):
     """v2.0 as in the release: the end is conditioned on the start, and a class says whether there is an answer."""
 
     head = "conditional_span"
+    span_heads = ("conditional",)
 
     def head_options(self, classifier_dropout: float) -> dict[str, Any]:
         return {"dropout_rate": classifier_dropout}
@@ -321,10 +332,14 @@ class Squad2(_WithNull):
         return _of_questions(np.minimum, logits, question_of_window)
 
 
+SPAN_HEADS = {"conditional": Squad2, "plain": PlainSquad2}
+
+
 class AnySquad(PlainSquad2):
     """Task "squad" until the training data tell the version."""
 
     data_version = None
+    span_heads = tuple(SPAN_HEADS)
 
     def learned_from(self, examples: Sequence[Question]) -> Task:
         found = examples[0].version or V1
@@ -335,8 +350,10 @@ class AnySquad(PlainSquad2):
 
 def make(name: str, *, options: dict[str, Any] | None = None, **settings: Any) -> Task:
     """The task "squad1.1", "squad2.0", or "squad": the one of the data."""
-    plain = (options or {}).get("span_head") == "plain"
-    kinds = {"squad": AnySquad, f"squad{V1}": Squad1, f"squad{V2}": PlainSquad2 if plain else Squad2}
+    span_head = (options or {}).get("span_head", "conditional")
+    if span_head not in SPAN_HEADS:
+        raise UserError(f"span_head is {span_head!r}: expected {' or '.join(SPAN_HEADS)}")
+    kinds = {"squad": AnySquad, f"squad{V1}": Squad1, f"squad{V2}": SPAN_HEADS[span_head]}
     recipe = RECIPES[V2 if name == f"squad{V2}" else V1]
     return kinds[name](name, recipe=recipe, options=options, **settings)
 

@@ -191,6 +191,10 @@ class Task(abc.ABC):
         """Why these predictions are no result ("one class for every example"), or None."""
         return None
 
+    def remarks(self, features: Sequence[Feature], examples: Sequence[Any]) -> list[str]:
+        """What the user should know of the training features, such as answers that no window holds."""
+        return []
+
     def calibrated(self, predictions: Sequence[Any], examples: Sequence[Any]) -> "Task":
         """This task with what is tuned on the development set after training, such as a no-answer threshold."""
         return self
