@@ -90,7 +90,7 @@ def forward(network: Network, inputs: dict[str, np.ndarray]) -> dict[str, np.nda
     """Everything the model says about `inputs`, in float64.
 
     inputs: input_ids, input_mask, segment_ids int [B, S]; masked_lm_positions int [B, P] for a masked LM;
-    start_positions int [B] for the conditional span head. Returns sequence_output [B, S, H], pooled_output [B, H]
+    start_positions int [B] and forbidden [B, S] for the conditional span head. Returns sequence_output [B, S, H], pooled_output [B, H]
     where there is a pooler, and one entry or more for each head.
     """
     ids = inputs["input_ids"]
@@ -143,7 +143,7 @@ def _conditional_span(parts: tuple, sequence: np.ndarray, inputs: dict[str, np.n
     start_logits = start(sequence)[..., 0]
     starts = sequence[np.arange(len(sequence)), inputs["start_positions"]]
     pairs = np.concatenate([sequence, np.broadcast_to(starts[:, None], sequence.shape)], axis=-1)
-    masked = np.where(inputs["input_mask"] == 1, start_logits, -np.inf)
+    masked = np.where(inputs["forbidden"] == 0, start_logits, -np.inf)
     share = np.exp(masked - masked.max(-1, keepdims=True))
     expected = np.einsum("bs,bsh->bh", share / share.sum(-1, keepdims=True), sequence)
     return {

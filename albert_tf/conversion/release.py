@@ -118,9 +118,9 @@ def encoder_names(config: AlbertConfig) -> list[Name]:
     names = [*_EMBEDDINGS, *(_PROJECTION if config.has_projection else ())]
     for block, (attention, feed_forward) in enumerate(block_plan(config)[0]):
         group, inner = divmod(block, config.inner_group_num)
-        source = f"bert/encoder/transformer/group_{group}/inner_group_{inner}"
-        names += [Name(f"{source}/{n.source}", f"encoder/attention_{attention}/{n.ours}") for n in _ATTENTION]
-        names += [Name(f"{source}/{n.source}", f"encoder/feed_forward_{feed_forward}/{n.ours}") for n in _FEED_FORWARD]
+        at = f"bert/encoder/transformer/group_{group}/inner_group_{inner}"
+        for rows, part in ((_ATTENTION, f"attention_{attention}"), (_FEED_FORWARD, f"feed_forward_{feed_forward}")):
+            names += [row._replace(source=f"{at}/{row.source}", ours=f"encoder/{part}/{row.ours}") for row in rows]
     return [*names, *_POOLER]
 
 

@@ -43,6 +43,7 @@ def sample_inputs(config: AlbertConfig) -> dict[str, np.ndarray]:
         "segment_ids": segments.astype(np.int32),
         "masked_lm_positions": rng.integers(0, lengths[:, None], (3, 4)).astype(np.int32),
         "start_positions": (lengths // 2).astype(np.int32),
+        "forbidden": (1 - segments * mask) * (np.arange(length) > 0),  # answers are in the second segment, or none
     }
 
 
@@ -64,7 +65,7 @@ def model_outputs(model: checkpoints.Model, inputs: dict[str, np.ndarray]) -> di
             at = tf.gather(sequence, inputs["masked_lm_positions"], batch_dims=1)
             outputs[name] = head(at, model.encoder.embeddings.word_embeddings)
         elif name == "conditional_span":
-            logits = head(sequence, 1 - inputs["input_mask"], inputs["start_positions"])
+            logits = head(sequence, inputs["forbidden"], inputs["start_positions"])
             outputs[f"{name}.start"], outputs[f"{name}.end"] = logits["start_logits"], logits["end_logits"]
             outputs[f"{name}.answer"] = logits["answer_logits"][:, None]
         elif name == "span":
