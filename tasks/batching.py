@@ -37,18 +37,34 @@ class Shapes:
 def training_batches(lengths: np.ndarray, batch_size: int, *, seed: int, start: int = 0) -> Iterator[np.ndarray]:
     """Feature numbers int64 [batch_size] of the training steps start, start + 1, ... (counted from 0), without end.
 
-    The stream is one random order of all features after another. Each window of it, WINDOW batches long, is sorted by
-    length, cut into batches, and the batches are put in random order: every step has `batch_size` features, and an
-    epoch has every feature once.
+    They are cut from the endless stream of epoch_order(0), epoch_order(1), ...: every step has `batch_size` features,
+    and an epoch has every feature once.
     """
-    step = start
+    epoch, skipped = divmod(start * batch_size, len(lengths))
+    waiting = epoch_order(lengths, batch_size, epoch, seed=seed)[skipped:]
     while True:
-        window, place = divmod(step, WINDOW)
-        numbers = _stream(len(lengths), window * WINDOW * batch_size, WINDOW * batch_size, seed)
-        ordered = numbers[np.argsort(lengths[numbers], kind="stable")].reshape(WINDOW, batch_size)
-        for row in np.random.default_rng([seed, 1, window]).permutation(WINDOW)[place:]:
-            yield ordered[row]
-            step += 1
+        while len(waiting) < batch_size:
+            epoch += 1
+            waiting = np.concatenate([waiting, epoch_order(lengths, batch_size, epoch, seed=seed)])
+        yield waiting[:batch_size]
+        waiting = waiting[batch_size:]
+
+
+def epoch_order(lengths: np.ndarray, batch_size: int, epoch: int, *, seed: int) -> np.ndarray:
+    """The features in the order in which epoch number `epoch` has them, int64 [len(lengths)].
+
+    A random order, of which each WINDOW batches are sorted by length and cut into batches; then the batches are put in
+    random order. What completes the last batch of the epoch before, and what is left for that of the next, is random.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(lengths))
+    head = min(len(order), -epoch * len(order) % batch_size)
+    count = (len(order) - head) // batch_size
+    batches = order[head : head + count * batch_size].reshape(count, batch_size)
+    windows = [window.reshape(-1) for window in np.array_split(batches, max(1, -(-count // WINDOW)))]
+    by_length = [window[np.argsort(lengths[window], kind="stable")] for window in windows]
+    batches = np.concatenate(by_length).reshape(count, batch_size)[rng.permutation(count)]
+    return np.concatenate([order[:head], batches.reshape(-1), order[head + count * batch_size :]])
 
 
 def evaluation_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -82,13 +98,6 @@ def real_token_share(features: Features, batches: Sequence[Sequence[int]], shape
         for numbers, most in zip(batches, widest, strict=True)
     )
     return real / computed
-
-
-def _stream(count: int, start: int, size: int, seed: int) -> np.ndarray:
-    """Positions [start, start + size) of the endless stream of shuffled epochs over `count` features."""
-    epochs = range(start // count, (start + size - 1) // count + 1)
-    numbers = np.concatenate([np.random.default_rng([seed, 0, epoch]).permutation(count) for epoch in epochs])
-    return numbers[start - epochs[0] * count :][:size]
 
 
 def _axis_sizes(features: Features, numbers: np.ndarray, shapes: Shapes) -> dict[str | int, int]:

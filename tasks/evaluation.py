@@ -29,10 +29,10 @@ class Predictor:
         batch_size: int = DEFAULT_BATCH_SIZE,
     ) -> None:
         self._model, self._task = model, task
-        self._strategy = strategy or tf.distribute.get_strategy()
+        self._strategy = strategy or _first_device()
         replicas = self._strategy.num_replicas_in_sync
         self._batch_size = -(-batch_size // replicas) * replicas
-        self._step = tf.function(self._global_step)
+        self._step = tf.function(self._global_step, autograph=False)
 
     def outputs(self, features: Features) -> list[dict[str, np.ndarray]]:
         """What the task's forward gives, one dictionary of rows a feature, in their order."""
@@ -105,6 +105,10 @@ def single_machine_strategy(distribution: str, tpu_name: str | None) -> tf.distr
             "--distribution=cpu, gpu, mirrored or tpu"
         )
     return strategy
+
+
+def _first_device() -> tf.distribute.Strategy:
+    return tf.distribute.OneDeviceStrategy("/gpu:0" if tf.config.list_logical_devices("GPU") else "/cpu:0")
 
 
 def labelled(examples: Sequence[Any], source: Any) -> list[Any]:

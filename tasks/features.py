@@ -142,7 +142,7 @@ def _write(path: pathlib.Path, features: Features) -> None:
 
 def _read(path: pathlib.Path, task: Task) -> Features | None:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         columns = {}
         for name in (name.removesuffix("/values") for name in arrays if name.endswith("/values")):

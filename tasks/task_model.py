@@ -28,6 +28,25 @@ class TaskModel(tf_keras.Model):
             0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
         )
 
+    def compile(self, optimizer: Any = "rmsprop", **kwargs: Any) -> None:
+        """Takes a tf_keras optimiser and makes its slots, so that a checkpoint can fill them and one trace is enough.
+
+        Raises TypeError for an optimiser of Keras 3.
+        """
+        _refuse_keras_3(optimizer, "tf_keras.optimizers")
+        super().compile(optimizer=optimizer, **kwargs)
+        make_slots = getattr(self.optimizer, "_create_all_weights", None) or self.optimizer.build
+        make_slots(self.trainable_variables)
+
+    def fit(self, *args: Any, callbacks: Any = None, **kwargs: Any) -> tf_keras.callbacks.History:
+        """Model.fit.
+
+        Raises TypeError for a callback of Keras 3.
+        """
+        for callback in callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]:
+            _refuse_keras_3(callback, "tf_keras.callbacks")
+        return super().fit(*args, callbacks=callbacks, **kwargs)
+
     @property
     def metrics(self) -> list[tf_keras.metrics.Metric]:
         return [self.loss_tracker]
@@ -36,6 +55,7 @@ class TaskModel(tf_keras.Model):
         """A batch of tasks.batching -> outputs of the task's head."""
         return self._task.forward(self._model, batch, training=training)
 
+    @tf.autograph.experimental.do_not_convert  # nothing here to convert, and looking takes longer than tracing
     def train_step(self, batch: Batch) -> dict[str, tf.Tensor]:
         """One optimiser step."""
         weights = tf.reduce_sum(self._task.loss_weights(batch))
@@ -94,3 +114,12 @@ class TaskModel(tf_keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         raise NotImplementedError("a task model is kept as a model folder: albert_tf.checkpoints.save_model")
+
+
+def _refuse_keras_3(value: Any, module: str) -> None:
+    kinds = type(value).__mro__
+    if any(kind.__module__.split(".")[0] == "keras" for kind in kinds):
+        raise TypeError(
+            f"{type(value).__name__} is an object of Keras 3 ({type(value).__module__}), which does not work with "
+            f"albert_tf, built on Keras 2: take it from {module} (import tf_keras)"
+        )

@@ -1,0 +1,103 @@
+"""Features come back as they were, from memory and from the cache."""
+
+import numpy as np
+import pytest
+
+from albert_tf import checkpoints
+from albert_tf.errors import UserError
+from tasks.catalog import make_task
+from tasks.features import FeatureCache, content_hash, make_features
+from tasks.text import TextExample
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model):
+    return checkpoints.load_folder_tokenizer(tiny_model)
+
+
+def _examples(count=4):
+    return [TextExample(str(i), ("a river " * (i + 1),), str(i % 2)) for i in range(count)]
+
+
+def test_features_are_those_of_each_example(tokenizer):
+    task, examples = make_task("sst-2"), _examples()
+    features = make_features(task, examples, tokenizer)
+    assert len(features) == 4 and features.example_index.tolist() == [0, 1, 2, 3]
+    for number, example in enumerate(examples):
+        (expected,) = task.featurise(example, tokenizer)
+        assert set(features[number]) == set(expected)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(features[number][name], array)
+        assert features.lengths[number] == len(expected["input_ids"])
+    np.testing.assert_array_equal(features[-1]["input_ids"], features[3]["input_ids"])
+    with pytest.raises(IndexError):
+        features[4]
+
+
+def test_labels_are_all_or_none(tokenizer):
+    mixed = [*_examples(2), TextExample("2", ("a",))]
+    assert "label" not in make_features(make_task("sst-2"), mixed, tokenizer)[0]
+    with pytest.raises(UserError, match="no features from 0 examples"):
+        make_features(make_task("sst-2"), [], tokenizer)
+
+
+def _kept(folder):
+    return sorted(path.name for path in folder.glob("*")) if folder.exists() else []
+
+
+def test_cache(tokenizer, tmp_path, monkeypatch):
+    source = tmp_path / "train.tsv"
+    source.write_text("one")
+    task, examples, folder = make_task("sst-2"), _examples(), tmp_path / "cache"
+
+    def features(task=task, examples=examples):
+        cache = FeatureCache(folder)
+        made = cache.features(task, examples, tokenizer, source)
+        cache.keep()
+        return made
+
+    made = features()
+    assert len(_kept(folder)) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(type(task), "featurise", None)  # a hit makes nothing
+        again = features()
+    for number in range(4):
+        for name, array in made[number].items():
+            np.testing.assert_array_equal(again[number][name], array)
+            assert again[number][name].dtype == array.dtype
+    features(task.replace(max_seq_length=8))
+    features(task.replace(labels=("1", "0")))
+    features(examples=examples[:2])
+    source.write_text("another")
+    features()
+    monkeypatch.setattr(type(task), "version", 2)
+    features()
+    assert len(_kept(folder)) == 6
+
+
+def test_a_damaged_cache_is_made_anew(tokenizer, tmp_path):
+    source = tmp_path / "train.tsv"
+    source.write_text("one")
+    for _ in range(2):
+        cache = FeatureCache(tmp_path / "cache")
+        assert len(cache.features(make_task("sst-2"), _examples(), tokenizer, source)) == 4
+        cache.keep()
+        (name,) = _kept(tmp_path / "cache")
+        (tmp_path / "cache" / name).write_bytes(b"PK\x03\x04 cut short")
+
+
+def test_nothing_is_kept_without_a_wish(tokenizer, tmp_path):
+    source = tmp_path / "train.tsv"
+    source.write_text("one")
+    FeatureCache(tmp_path / "cache").features(make_task("sst-2"), _examples(), tokenizer, source)
+    assert _kept(tmp_path / "cache") == []
+
+
+def test_folders_are_hashed_by_names_and_contents(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x.txt").write_text("1")
+    before = content_hash(tmp_path / "a")
+    (tmp_path / "a/x.txt").write_text("2")
+    changed = content_hash(tmp_path / "a")
+    (tmp_path / "a/x.txt").rename(tmp_path / "a/y.txt")
+    assert len({before, changed, content_hash(tmp_path / "a")}) == 3
