@@ -70,7 +70,7 @@ class AlbertEncoder(layers.AlbertLayer):
         seed = self._dropout_seed(inputs) if training else None
         hidden = self.embeddings(input_ids, inputs.get("segment_ids"), seed=_fold(seed, 0))
         score_bias = self._score_bias(inputs)
-        weights = self._read_weights()
+        weights = self.read_weights()
         positions = inputs.get("output_positions")
         queries = None if positions is None else tf.pad(positions, [[0, 0], [1, 0]])  # the first token in front
         outputs, probabilities = [], []
@@ -94,8 +94,8 @@ class AlbertEncoder(layers.AlbertLayer):
             return tf.zeros([], tf.float32)
         return (1.0 - tf.cast(mask, tf.float32))[:, None, None, :] * layers.MASKED_SCORE
 
-    def _read_weights(self) -> list[layers.BlockWeights]:
-        """Reads every sub-layer once, also those that several blocks share."""
+    def read_weights(self) -> list[layers.BlockWeights]:
+        """Reads every sub-layer once, also those that several blocks share; a list by block."""
         attentions = {id(part): part.read_weights() for part in self.attentions}
         feed_forwards = {id(part): part.read_weights() for part in self.feed_forwards}
         return [

@@ -83,6 +83,11 @@ class Tokenizer(abc.ABC):
         """The same with pieces and offsets into `text`."""
 
     @property
+    def serialized(self) -> bytes:
+        """The bytes of the vocabulary file."""
+        return self._data
+
+    @property
     def vocab_size(self) -> int:
         """Number of pieces, which is the number of rows of the embedding table."""
         return len(self.pieces())
@@ -159,13 +164,14 @@ class Tokenizer(abc.ABC):
 
 def trim_invisible(text: str, start: int, end: int) -> tuple[int, int]:
     """Narrows a range of `text` until a visible character stands at both ends; empty, at `end`, where there is none."""
-    while start < end and _is_invisible(text[start]):
+    while start < end and is_invisible(text[start]):
         start += 1
-    while start < end and _is_invisible(text[end - 1]):
+    while start < end and is_invisible(text[end - 1]):
         end -= 1
     return start, end
 
 
 @functools.cache
-def _is_invisible(character: str) -> bool:
+def is_invisible(character: str) -> bool:
+    """Whether a character is white space, a control or a format character."""
     return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")

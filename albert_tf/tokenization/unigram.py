@@ -65,6 +65,19 @@ class SentencePieceTokenizer(Tokenizer):
         starts[: len(SPECIAL_PIECES)] = True
         return starts
 
+    def piece_parts(self) -> list[tuple[list[int], list[int]]]:
+        """For each piece, what it ends up as: ids, and for each of these how many characters of the piece follow it."""
+        result = []
+        for piece_id in range(len(self._pieces)):
+            parts = self._splits.get(piece_id)
+            if parts is None:
+                result.append(([piece_id], [0]))
+                continue
+            lengths = [len(part.replace(WORD_MARK, "")) for part in parts]
+            tails = [sum(lengths[number + 1 :]) for number in range(len(parts))]
+            result.append(([self.piece_to_id(part) for part in parts], tails))
+        return result
+
     def save(self, folder: str | pathlib.Path) -> None:
         super().save(folder)
         files.write_atomically(pathlib.Path(folder) / "spiece.vocab", vocabulary_listing(self._data, self.path))
