@@ -202,7 +202,7 @@ def _read_weights(folder: pathlib.Path, chosen: pathlib.Path | None, notices: li
     stored: dict[str, np.ndarray] = {}
     for path in _parts(found):
         stored.update(_read_safetensors(path) if path.suffix == ".safetensors" else torch_files.read_tensors(path))
-    widened = sorted({str(value.dtype) for value in stored.values() if value.dtype.kind == "f"} - {"float32"})
+    widened = sorted({str(value.dtype) for value in stored.values() if value.dtype.kind in "fV"} - {"float32"})
     if widened:
         notices.append(f"{found.name} holds {', '.join(widened)}: kept as float32")
     return {_modern(name): value.astype(np.float32, copy=False) for name, value in stored.items()}
@@ -237,11 +237,11 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _array(entry: dict[str, Any]) -> np.ndarray:
+    import ml_dtypes  # comes with TensorFlow
+
     plain = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1", "BOOL": "|b1"}
-    if entry["dtype"] == "BF16":  # the upper half of a float32
-        bits = np.frombuffer(entry["data"], "<u2").astype("<u4") << 16
-        return bits.view("<f4").reshape(entry["shape"])
-    return np.frombuffer(entry["data"], plain[entry["dtype"]]).reshape(entry["shape"])
+    dtype = ml_dtypes.bfloat16 if entry["dtype"] == "BF16" else plain[entry["dtype"]]
+    return np.frombuffer(entry["data"], dtype).reshape(entry["shape"])
 
 
 def write(folder: pathlib.Path, model: checkpoints.Model) -> list[str]:

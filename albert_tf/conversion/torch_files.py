@@ -64,7 +64,7 @@ class _Tensor(NamedTuple):
 
 
 def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The tensors of a saved state dict, in the dtypes of the file (bfloat16 as float32).
+    """The tensors of a saved state dict, in the dtypes of the file.
 
     Raises UserError where the file is damaged, or where its pickle asks for anything but tensors.
     """
@@ -130,7 +130,7 @@ def _array(tensor: _Tensor, flat: np.ndarray) -> np.ndarray:
         raise ValueError("a tensor reaches beyond its numbers")
     strides = [stride * flat.itemsize for stride in tensor.strides]
     view = np.lib.stride_tricks.as_strided(flat[tensor.offset :], tensor.shape, strides, writeable=False)
-    return np.ascontiguousarray(view, np.float32 if flat.dtype.name == "bfloat16" else flat.dtype).reshape(tensor.shape)
+    return np.ascontiguousarray(view).reshape(tensor.shape)
 
 
 def _numpy_dtype(name: str) -> np.dtype:

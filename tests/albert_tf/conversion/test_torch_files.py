@@ -9,6 +9,7 @@ import sys
 import types
 import zipfile
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -103,7 +104,7 @@ def sample():
         "transposed": matrix.reshape(3, 4).T,
         "slice": matrix[5:7],
         "half": np.array([0.5, -2], "<f2"),
-        "brain": np.array([1.5, -2], "<f4"),
+        "brain": np.array([1.5, -2], ml_dtypes.bfloat16),
         "whole": np.arange(3),
         "scalar": np.float32(7),
         "empty": np.zeros((0, 4), "<f4"),
