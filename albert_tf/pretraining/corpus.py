@@ -6,6 +6,7 @@ paragraphs.
 """
 
 import codecs
+import contextlib
 import dataclasses
 import glob
 import gzip
@@ -36,18 +37,19 @@ _FOREIGN = {
 }
 
 _TERMINATED = re.compile(r"[.!?…。！？।॥؟۔:;]['\"”’»)\]」』]{0,3}\s*\Z")
-_BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+_BLANK_LINES = re.compile(r"\n[^\S\n]*\n\s*")
 # A heading is a line of its own: markdown, CHAPTER IV / Part 2 / Prologue, a Roman number, or a line in capitals; all
 # but markdown with a blank line behind. Every repetition is bounded, so that no text makes the search slow.
 _HEADING = (
-    r"[^\S\n]{0,40}(?:\#{1,6}[^\S\n]\S[^\n]{0,120}(?=\n)|(?:"
+    r"(?:\#{1,6}[^\S\n]\S[^\n]{0,120}(?=\n)|(?:"
     r"(?i:chapter|book|part|volume|canto|act|prologue|epilogue)\b[^\n.]{0,60}\.?"
     r"|[IVXLC]{1,7}\.?"
     r"|(?=[^\n]{0,60}[A-Z]{3})[A-Z][^a-z\n]{2,60}"
     r")(?=[^\S\n]{0,40}\n[^\S\n]{0,40}\n))"
 )
-_HEADING_FIRST = re.compile(rf"\s*{_HEADING}")
-_HEADING_LATER = re.compile(rf"\n[^\S\n]{{0,40}}\n(?P<heading>{_HEADING})")
+_HEADING_HERE = re.compile(_HEADING)
+_HEADING_LATER = re.compile(rf"\n[^\S\n]{{0,40}}\n(?P<heading>[^\S\n]{{0,40}}{_HEADING})")
+_SPACE = re.compile(r"\s*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,39 +118,35 @@ class Corpus:
         """(name, blocks of text) for every file and archive member, in order."""
         done = 0
         for path in self.files:
-            try:
-                with open(path, "rb") as raw:
-                    for source, stream in _members(path, raw):
-                        self.num_texts += 1
-                        yield source, self._decode(stream, source, raw, done)
-            except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
-                raise _corrupt(path, error) from error
-            except OSError as error:
-                raise _unreadable(path, error) from error
+            with _errors_named(path), open(path, "rb") as raw:
+                for source, stream in _members(path, raw):
+                    self.num_texts += 1
+                    yield source, self._decode(stream, source, raw, done)
             done += os.path.getsize(path)
         self.bytes_read = done
 
     def _decode(self, stream: BinaryIO, source: str, raw: BinaryIO, done: int) -> Iterator[str]:
         """Blocks of text with `\\n` line ends, no byte-order mark and no NUL."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        read, invalid, carry = 0, 0, ""
-        while block := stream.read(_BLOCK_BYTES):
-            if not read:
-                block = _without_mark(block, source)
+        decoder = codecs.getincrementaldecoder("utf-8")(_COUNTED)
+        read, invalid, text = 0, 0, ""
+        more = True
+        while more:
+            with _errors_named(source):
+                block = stream.read(_BLOCK_BYTES)
+            more = bool(block)
+            block = block if read else _without_mark(block, source)
             read += len(block)
             self.bytes_read = done + raw.tell()
-            text = decoder.decode(block)
-            invalid += max(0, text.count("\ufffd") - block.count(b"\xef\xbf\xbd"))
+            replaced_before = _count_invalid.number
+            text += decoder.decode(block, final=not more)
+            invalid += _count_invalid.number - replaced_before
             if invalid > _MAX_INVALID_SHARE * read:
                 raise UserError(
                     f"{source} is not UTF-8 text: {invalid} of its first {read} bytes are invalid; convert or remove it"
                 )
-            text, carry = (carry + text, "") if not text.endswith("\r") else (carry + text[:-1], "\r")
-            yield self._clean(text)
-        rest = decoder.decode(b"", final=True)
-        invalid += len(rest)
-        if carry or rest:
-            yield self._clean(carry + rest)
+            whole = len(text) - text.endswith("\r") if more else len(text)  # the line end may go on in the next block
+            yield self._clean(text[:whole])
+            text = text[whole:]
         if invalid:
             self.invalid_characters += invalid
             self.damaged.append(source)
@@ -208,15 +206,10 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
 
 def _container(path: str) -> tuple[bool, bool]:
     """Whether a file is gzip, and whether it is (then) a tar archive."""
-    try:
-        with open(path, "rb") as raw:
-            is_gzip = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            head = (gzip.open(raw) if is_gzip else raw).read(512)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _corrupt(path, error) from error
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    with _errors_named(path), open(path, "rb") as raw:
+        is_gzip = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        head = (gzip.open(raw) if is_gzip else raw).read(512)
     return is_gzip, head[257:262] == b"ustar"
 
 
@@ -234,12 +227,30 @@ def _members(path: str, raw: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
                 yield f"{path}:{member.name}", gzip.open(content) if member.name.endswith(".gz") else content
 
 
-def _corrupt(path: str, error: Exception) -> UserError:
-    return UserError(f"cannot read {path}: it is truncated or corrupt ({error}); make or copy it again")
+@contextlib.contextmanager
+def _errors_named(path: str) -> Iterator[None]:
+    """Turns what reading a file may raise into a UserError that names it."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+        raise UserError(f"cannot read {path}: it is truncated or corrupt ({error}); make or copy it again") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; check the file and its rights") from error
 
 
-def _unreadable(path: str, error: OSError) -> UserError:
-    return UserError(f"cannot read {path}: {error.strerror or error}; check the file and its rights")
+class _InvalidCounter:
+    """An error handler of the decoder: replaces and counts, so that U+FFFD in the text itself is not counted."""
+
+    number = 0
+
+    def __call__(self, error: UnicodeError) -> tuple[str, int]:
+        self.number += 1
+        return "\ufffd", error.end
+
+
+_count_invalid = _InvalidCounter()
+_COUNTED = "albert_tf.count_invalid"
+codecs.register_error(_COUNTED, _count_invalid)
 
 
 def _without_mark(block: bytes, source: str) -> bytes:
@@ -275,14 +286,14 @@ def _parts(
 
 def _next_heading(text: str, start: int) -> int | None:
     """Where the next heading begins that has text before it; a title and a chapter heading in a row stay together."""
-    while title := _HEADING_FIRST.match(text, start):
+    while title := _HEADING_HERE.match(text, _SPACE.match(text, start).end()):
         start = title.end()
     found = _HEADING_LATER.search(text, start)
     return found.start("heading") if found else None
 
 
 def _next_blank_line(text: str, start: int) -> int | None:
-    found = _BLANK_LINE.search(text, start)
+    found = _BLANK_LINES.search(text, start)
     return found.end() if found else None
 
 
@@ -301,7 +312,7 @@ def _guess_format(texts: Iterator[tuple[str, Iterator[str]]]) -> tuple[str, str]
     lines, blocks, ended, single = 0, 0, 0, 0
     for _, text in itertools.islice(texts, _SAMPLE_FILES):
         sample = next(text, "")[:_SAMPLE_CHARS]
-        blocks += len(_BLANK_LINE.findall(sample.strip())) + 1
+        blocks += len(_BLANK_LINES.findall(sample.strip())) + 1
         for line in filter(str.strip, sample.split("\n")):
             found = split_paragraph(line)
             lines += 1
