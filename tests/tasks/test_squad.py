@@ -84,6 +84,8 @@ def test_recipes_and_options():
         "null_threshold": None,
     }
     assert second.head == "conditional_span" and second.head_options(0.1) == {"dropout_rate": 0.1}
+    with pytest.raises(UserError, match="span_head is 'plain': this model's is conditional"):
+        second.replace(options={"span_head": "plain"})
     plain = make_task("squad2.0", options={"span_head": "plain"})
     assert plain.head == "span" and plain.has_null and plain.head_options(0.1) == {}
 
@@ -153,7 +155,7 @@ def test_versions_do_not_mix(tmp_path):
 
 
 def test_task_squad_takes_the_version_of_the_data(tmp_path):
-    task = squad.make("squad", options={"doc_stride": 100, "start_n_top": 3})
+    task = make_task("SQuAD", options={"doc_stride": 100, "start_n_top": 3})
     learned = task.learned_from(task.read(squad_file(tmp_path, TWO)))
     assert learned.name == "squad2.0" and learned.max_seq_length == 512 and learned.recipe == squad.RECIPES["2.0"]
     assert learned.options["doc_stride"] == 100 and learned.options["start_n_top"] == 3
@@ -217,6 +219,10 @@ def test_gold_answers_out_of_reach_are_counted(tmp_path, tokenizer):
     features = make_features(task, questions, tokenizer)
     predictions = task.predictions(span_outputs(features, {}, padded_to=64), features, questions)
     assert [p.reachable for p in predictions] == [True, True, False, True]  # d by its second answer
+    assert task.remarks(features, questions) == [
+        "1 of 4 questions have an answer that no window holds; they train as unanswerable"
+    ]
+    assert make_task("squad1.1").remarks(make_features(make_task("squad1.1"), questions, tokenizer), questions) == []
     assert task.metrics(predictions, questions)["unreachable"] == 1.0
     short = make_task("squad1.1", **{**SMALL, "options": {**SMALL["options"], "max_answer_length": 1}})
     predictions = short.predictions(span_outputs(features, {}, padded_to=64), features, questions)
@@ -242,6 +248,7 @@ def test_v2_threshold_is_tuned_saved_and_used(tmp_path, tokenizer, span_head):
     assert scores["f1"] == scores["exact"] == scores["best_f1"] == scores["NoAns_f1"] == 100.0
     tuned = task.calibrated(predictions, questions)
     assert tuned.options["null_threshold"] == pytest.approx(expected[0]) and task.options["null_threshold"] is None
+    assert tuned.calibrated(predictions[:1], questions[:1]).options == tuned.options  # one that is given stays
     again = make_task(tuned.name, max_seq_length=40, options=tuned.describe()["task_options"])
     again.write_predictions(tmp_path / "p.json", predictions, questions)
     assert json.loads((tmp_path / "p.json").read_text()) == {"a": "A name", "b": "a block", "c": ""}
