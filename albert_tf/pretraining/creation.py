@@ -188,10 +188,10 @@ class _Split:
                 f"no document to hold out: heldout_fraction {settings.heldout_fraction} asks for one in "
                 f"{math.ceil(1 / settings.heldout_fraction)}, there are fewer; raise it or give more text"
             )
+        if settings.objective == "nsp" and counts["skipped_no_partner"] and not counts["swapped"]:
+            raise UserError(f"objective nsp needs text of another document: {self.name} text has {found}; use sop")
         if not counts["records"]:
             raise UserError(f"no {self.name} records: found {found} (skipped: {skipped or 'nothing'}); give more text")
-        if settings.objective == "nsp" and not counts["swapped"]:
-            raise UserError(f"objective nsp needs text of another document: {self.name} text has {found}; use sop")
         if counts["records"] < self.num_shards:
             raise UserError(
                 f"too many shards: {counts['records']} {self.name} records for {self.num_shards}; lower --num_shards"
