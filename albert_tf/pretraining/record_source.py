@@ -140,12 +140,18 @@ def locate_corruption(paths: Sequence[str]) -> UserError | None:
 def _count(path: str) -> int:
     """Reads a file once, checksums included: the number of its records. Raises UserError with file and offset."""
     try:
-        return int(tf.data.TFRecordDataset(path).reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
+        return _size(tf.data.TFRecordDataset(path))
     except tf.errors.DataLossError as error:
         records.check_file(path)  # slower, and says where
         raise UserError(f"{path} is damaged: {error.message}; copy it or make the records again") from error
     except tf.errors.OpError as error:
         raise UserError(f"cannot read the records {path}: {error.message}; check the path and its rights") from error
+
+
+def _size(dataset: tf.data.Dataset) -> int:
+    return int(
+        dataset.batch(1024).reduce(tf.constant(0, tf.int64), lambda count, batch: count + tf.size(batch, tf.int64))
+    )
 
 
 def _readable_spans(path: str) -> tuple[list[Span], int]:
@@ -165,8 +171,7 @@ def _readable_spans(path: str) -> tuple[list[Span], int]:
         broken_framing = 1
     spans, skipped, first = [], broken_framing, 0
     while first < framed:
-        following = tf.data.TFRecordDataset(path).skip(first).ignore_errors()
-        count = int(following.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
+        count = _size(tf.data.TFRecordDataset(path).skip(first).ignore_errors())
         spans.append(Span(path, first, count))
         skipped += first + count < framed
         first += count + 1
