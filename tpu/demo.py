@@ -21,7 +21,7 @@ _PRETRAINING = {
     "learning_rate": 0.0015,
     "eval_every_steps": 350,
 }
-# Text of this kind was not in the training data as it stands here, but its words were.
+# Of the kind that the model has read, yet none of them stands in its text.
 _SENTENCES = (
     "If the argument is omitted, the [MASK] value is used.",
     "This method returns a new [MASK] of the given type.",
@@ -49,9 +49,9 @@ def main(folder: pathlib.Path) -> int:
         ngram=1,
     )
     _command("pretrain", data_dir=records, output_dir=run, **_PRETRAINING)
-    print()
-    for sentence in _SENTENCES:
-        _command("fill_mask", model_dir=run, text=sentence)
+    sentences = text / "masked-sentences"  # no .txt: not to be trained on
+    sentences.write_text("".join(f"{sentence}\n" for sentence in _SENTENCES), encoding="utf-8")
+    _command("fill_mask", model_dir=run, input_file=sentences, top_k=3)
     print()
     return _report(run, time.monotonic() - start)
 
