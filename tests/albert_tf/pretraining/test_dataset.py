@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -130,10 +129,8 @@ def test_it_begins_anywhere(source, training):
     for step in (1, 6, 29):  # within a window, in the second epoch, late
         again = take(training(source, start_position=step * 6), 1)[0]
         assert all(np.array_equal(again[key], whole[step][key]) for key in again), step
-    far = 10**12 // TOTAL * TOTAL // 6 * 6
-    begin = time.monotonic()
-    assert len(numbers(take(training(source, start_position=far), 1)[0])) == 6
-    assert time.monotonic() - begin < 10
+    far = 6 * 10**12  # would take years if what lies before were read
+    assert len(set(numbers(take(training(source, start_position=far), 1)[0]))) == 6
 
 
 def test_beginning_late_opens_no_earlier_file(folder, tmp_path, training):
