@@ -1,4 +1,4 @@
-"""A tiny pretrained model and a few rows of every text task, made here."""
+"""A tiny pretrained model, a few rows of every text task, and commands run in this process."""
 
 import pathlib
 
@@ -125,3 +125,45 @@ def glue_root(tmp_path_factory):
             write_files(root / table.folder, glue_files(name))
     write_files(root / "AX", {"diagnostic.tsv": rows(("index", "sentence1", "sentence2"), [(0, "a bird", "a stone")])})
     return root
+
+
+@pytest.fixture(scope="session")
+def command():
+    """command(name, **flags) -> exit code; flags that are None are left out."""
+    from albert_tf.__main__ import main
+
+    def run(name, **flags):
+        return main(["albert_tf", name, *(f"--{flag}={value}" for flag, value in flags.items() if value is not None)])
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finetune(command):
+    """finetune(**flags) -> exit code, with small values where none are given."""
+
+    def run(**flags):
+        small = {"num_train_steps": 4, "train_batch_size": 8, "max_seq_length": 32, "learning_rate": 1e-3}
+        return command("finetune", **{**small, **flags})
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def weights():
+    """weights(model folder) -> {name: array}."""
+    from albert_tf import checkpoints
+
+    return lambda folder: checkpoints.read_tensors(folder / checkpoints.read_info(folder)[1])
+
+
+@pytest.fixture(scope="session")
+def bright():
+    """bright(count) -> [(text, whether it has the word "bright")]."""
+    return sentences
+
+
+@pytest.fixture(scope="session")
+def write():
+    """write(folder, {file name: text}) -> folder."""
+    return write_files
