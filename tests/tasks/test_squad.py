@@ -238,7 +238,10 @@ def test_v2_threshold_is_tuned_saved_and_used(tmp_path, tokenizer, span_head):
     outputs = span_outputs(features, RIGHT, padded_to=64)
     owner = features.example_index.tolist()
     if span_head == "conditional":
-        outputs = [beams_of(output, 3.0 if e == 2 else 1.0) for output, e in zip(outputs, owner, strict=True)]
+        first = [number == 0 or owner[number - 1] != owner[number] for number in range(len(owner))]
+        logits = [(3.0 if e == 2 else 1.0) + (0 if best else 2) for e, best in zip(owner, first, strict=True)]
+        assert len(set(logits)) == 3  # the least of a question's windows counts
+        outputs = [beams_of(*pair) for pair in zip(outputs, logits, strict=True)]
         expected = [1 / (1 + np.exp(-1))] * 2 + [1 / (1 + np.exp(-3))]
     else:
         expected = [1 / (1 + np.exp(18))] * 2 + [1 / (1 + np.exp(-18))]

@@ -45,29 +45,29 @@ def brute_force(starts, ends, max_answer_length):
 @pytest.mark.parametrize("max_answer_length", [1, 3, 30])
 @pytest.mark.parametrize("per_window", [1, 4, 500])
 def test_spans_are_the_best_of_all_allowed_ones(max_answer_length, per_window):
-    rng = np.random.default_rng(per_window)
-    starts, ends = (rng.normal(size=(2, 40)).astype(np.float32) for _ in range(2))  # rows of a padded batch
-    spans = spans_from_logits(
-        list(starts), list(ends), WINDOWS, max_answer_length=max_answer_length, per_window=per_window
-    )
-    expected = brute_force(starts, ends, max_answer_length)
-    expected = [[span for span in expected if span[1] == number][:per_window] for number in (0, 1)]
-    columns = (spans.score, spans.window, spans.start, spans.end)
-    found = sorted(zip(*(column.tolist() for column in columns), strict=True))
-    assert found == sorted(expected[0] + expected[1])
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        starts, ends = (rng.normal(size=(2, 40)).astype(np.float32) for _ in range(2))  # rows of a padded batch
+        lengths = {"max_answer_length": max_answer_length, "per_window": per_window}
+        spans = spans_from_logits(list(starts), list(ends), WINDOWS, **lengths)
+        expected = brute_force(starts, ends, max_answer_length)
+        expected = [[span for span in expected if span[1] == number][:per_window] for number in (0, 1)]
+        columns = (spans.score, spans.window, spans.start, spans.end)
+        found = sorted(zip(*(column.tolist() for column in columns), strict=True))
+        assert found == sorted(expected[0] + expected[1])
 
 
 def test_beams_keep_the_allowed_pairs():
     beam = {
-        "start_top_index": np.array([5, 4, 0]),
+        "start_top_index": np.array([7, 4, 0]),
         "start_top_log_probs": np.array([-0.5, -1.0, -2.0], np.float32),
-        #                          not past the end, too long, before the start; allowed; start not owned
-        "end_top_index": np.array([9, 7, 4, 4, 6, 10, 0, 5, 6]),
+        # past the end, allowed, before the start; allowed, too long by one, allowed; start not owned
+        "end_top_index": np.array([10, 9, 4, 4, 8, 7, 0, 5, 6]),
         "end_top_log_probs": -np.arange(9, dtype=np.float32),
     }
-    spans = spans_from_beams([beam], WINDOWS[:1], max_answer_length=3)
+    spans = spans_from_beams([beam], WINDOWS[:1], max_answer_length=4)
     found = list(zip(spans.start.tolist(), spans.end.tolist(), spans.score.tolist(), strict=True))
-    assert found == [(5, 7, -1.5), (4, 4, -4.0), (4, 6, -5.0)]
+    assert found == [(7, 9, -1.5), (4, 4, -4.0), (4, 7, -6.0)]
 
 
 def test_answers_are_slices_with_duplicate_texts_merged():
