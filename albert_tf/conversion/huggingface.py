@@ -112,13 +112,14 @@ CLASSIFIER_DROPOUT = 0.1  # what transformers takes where nothing is said
 def encoder_names(config: AlbertConfig, root: str = "albert.") -> list[Name]:
     """Every tensor of an encoder; `root` is "" in folders of the bare AlbertModel.
 
-    Raises UserError for a way of sharing that transformers does not have.
+    Raises UserError for a way of sharing that transformers does not have, or has otherwise.
     """
     if config.sharing != "all":
         raise UserError(
             f"sharing is {config.sharing!r}: transformers knows only 'all', with num_hidden_groups and "
             "inner_group_num; this model can be kept as native only"
         )
+    _check_groups(config)
     names = [*_EMBEDDINGS, *(PROJECTION if config.has_projection else ())]
     for block, (attention, feed_forward) in enumerate(block_plan(config)[0]):
         group, inner = divmod(block, config.inner_group_num)
@@ -126,3 +127,27 @@ def encoder_names(config: AlbertConfig, root: str = "albert.") -> list[Name]:
         for rows, part in ((_ATTENTION, f"attention_{attention}"), (_FEED_FORWARD, f"feed_forward_{feed_forward}")):
             names += [row._replace(source=f"{at}.{row.source}", ours=f"encoder/{part}/{row.ours}") for row in rows]
     return [name._replace(source=root + name.source) for name in [*names, *_POOLER]]
+
+
+def _check_groups(config: AlbertConfig) -> None:
+    """transformers finds a layer's group as int(i / (L / G)), which rounding makes another one for a few L and G."""
+    layers, groups = config.num_hidden_layers, config.num_hidden_groups
+    for layer in range(layers):
+        theirs = int(layer / (layers / groups))
+        if theirs != config.group_of_layer(layer):
+            raise UserError(
+                f"num_hidden_layers {layers} with num_hidden_groups {groups}: transformers runs group {theirs} in "
+                f"layer {layer}, the release and this project group {config.group_of_layer(layer)}; the model cannot "
+                "be expressed in both"
+            )
+
+
+def inner_groups_that_do_not_run(config: AlbertConfig) -> str | None:
+    """What to tell of a model that transformers 4 loads and then cannot run, an error and not other numbers."""
+    layers, groups = config.num_hidden_layers, config.num_hidden_groups
+    if config.inner_group_num <= layers // groups:
+        return None
+    return (
+        f"transformers 4 stops with an IndexError where inner_group_num ({config.inner_group_num}) is above the layers "
+        f"of a group ({layers // groups}): the folder holds the model, yet that library will not run it"
+    )

@@ -257,7 +257,8 @@ def write(folder: pathlib.Path, model: checkpoints.Model) -> list[str]:
     names = huggingface.encoder_names(config, root)
     names += [name for head in heads for name in huggingface.HEADS[head]]
     tensors = {name: variable.numpy() for name, variable in model.named_variables().items()}
-    notices = []
+    unrunnable = huggingface.inner_groups_that_do_not_run(config)
+    notices = [unrunnable] if unrunnable else []
     if untrained := [name for name in POOLER if name in model.restored.new]:
         if not heads or not huggingface.WITHOUT_POOLER.issuperset(heads):
             raise UserError(f"{', '.join(untrained)} has no trained values, and {architecture} needs them")

@@ -90,8 +90,8 @@ def forward(network: Network, inputs: dict[str, np.ndarray]) -> dict[str, np.nda
     """Everything the model says about `inputs`, in float64.
 
     inputs: input_ids, input_mask, segment_ids int [B, S]; masked_lm_positions int [B, P] for a masked LM;
-    start_positions int [B] and forbidden [B, S] for the conditional span head. Returns sequence_output [B, S, H], pooled_output [B, H]
-    where there is a pooler, and one entry or more for each head.
+    start_positions int [B] and forbidden [B, S], 1 where no answer may be, for the conditional span head. Returns
+    sequence_output [B, S, H], pooled_output [B, H] where there is a pooler, and one entry or more for each head.
     """
     ids = inputs["input_ids"]
     hidden = network.word[ids] + network.position[: ids.shape[1]] + network.segment[inputs["segment_ids"]]
@@ -211,7 +211,7 @@ def release_network(stored: Tensors, config: dict[str, Any], heads: Iterable[str
         segment=read("bert/embeddings/token_type_embeddings"),
         embedding_norm=read.norm("bert/embeddings/LayerNorm"),
         projection=read.affine(mapped) if f"{mapped}/kernel" in stored else None,
-        blocks=_in_running_order(made, config),
+        blocks=_in_running_order(_release_groups(config), made, config),
         pooler=read.affine("bert/pooler/dense"),
         num_heads=config["num_attention_heads"],
         activation=RELEASE_ACTIVATIONS[config.get("hidden_act", "gelu")],
@@ -261,7 +261,7 @@ def huggingface_network(stored: Tensors, config: dict[str, Any], heads: Iterable
         segment=read(f"{root}embeddings.token_type_embeddings.weight"),
         embedding_norm=read.norm(f"{root}embeddings.LayerNorm"),
         projection=read.affine(f"{root}encoder.embedding_hidden_mapping_in"),
-        blocks=_in_running_order(made, config),
+        blocks=_in_running_order(_huggingface_groups(config), made, config),
         pooler=read.affine(f"{root}pooler") if f"{root}pooler.weight" in stored else None,
         num_heads=config["num_attention_heads"],
         activation=HUGGINGFACE_ACTIVATIONS[config.get("hidden_act", "gelu_new")],
@@ -290,7 +290,7 @@ def native_network(stored: Tensors, config: dict[str, Any], heads: Iterable[str]
     attention = {i: _native_attention(read, i) for i in {first for first, _ in plan.values()}}
     feed_forward = {i: _native_feed_forward(read, i) for i in {second for _, second in plan.values()}}
     made = {at: Block(*attention[first], *feed_forward[second]) for at, (first, second) in plan.items()}
-    in_order = _in_running_order(made, config) if sharing == "all" else list(made.values())
+    in_order = _in_running_order(_release_groups(config), made, config) if sharing == "all" else list(made.values())
     projected = "encoder/embeddings/projection/kernel" in stored
     return Network(
         word=read("encoder/embeddings/word_embeddings"),
@@ -333,14 +333,21 @@ def _native_head(read: _KernelReader, head: str) -> tuple:
     return (read.affine(head),)
 
 
-def _in_running_order(made: dict[tuple[int, int], Block], config: dict[str, Any]) -> list[Block]:
-    """Layer i runs group int(i / L * G), and every inner block of it (floating point, as in both sources)."""
+def _in_running_order(groups: list[int], made: dict[tuple[int, int], Block], config: dict[str, Any]) -> list[Block]:
+    """Each layer runs every inner block of its group."""
+    return [made[group, inner] for group in groups for inner in range(config.get("inner_group_num", 1))]
+
+
+def _release_groups(config: dict[str, Any]) -> list[int]:
+    """Group of each layer, as the release computes it in floating point."""
     layers, groups = config["num_hidden_layers"], config.get("num_hidden_groups", 1)
-    order = []
-    for layer in range(layers):
-        group = int(layer / layers * groups)
-        order += [made[group, inner] for inner in range(config.get("inner_group_num", 1))]
-    return order
+    return [int(layer / layers * groups) for layer in range(layers)]
+
+
+def _huggingface_groups(config: dict[str, Any]) -> list[int]:
+    """The same in transformers; for a few pairs of numbers (18 layers in 14 groups) rounding gives another group."""
+    layers, groups = config["num_hidden_layers"], config.get("num_hidden_groups", 1)
+    return [int(layer / (layers / groups)) for layer in range(layers)]
 
 
 NETWORKS: dict[str, Callable[[Tensors, dict[str, Any], Iterable[str]], Network]] = {

@@ -211,3 +211,10 @@ def test_missing_pooler_stops_where_it_is_needed(tmp_path, write, random_model):
     shutil.rmtree(tmp_path / "native")
     first, second = (checkpoints.load_model(masked).encoder.pooler.kernel.numpy() for _ in range(2))
     np.testing.assert_array_equal(first, second)  # the start of what is new can be repeated
+
+
+@pytest.mark.parametrize(("inner", "told"), [(1, False), (2, True)])
+def test_inner_groups_that_transformers_cannot_run_are_told(tmp_path, write, random_model, inner, told):
+    source = write("release", random_model(num_hidden_groups=2, inner_group_num=inner))
+    report = convert(source, tmp_path / "face", "huggingface")
+    assert any("IndexError" in notice for notice in report.notices) == told

@@ -280,6 +280,7 @@ def test_two_kinds_in_one_folder(face, released, refused):
         ({"hidden_act": "gelu_erf"}, {}, "release", "hidden_act is 'gelu_erf'"),
         ({}, {"token_classifier": {"num_labels": 3}}, "release", "token_classifier"),
         ({}, {"conditional_span": {}}, "huggingface", "conditional_span"),
+        ({"num_hidden_layers": 18, "num_hidden_groups": 14}, {}, "huggingface", "runs group 6 in layer 9"),
         ({}, {"sentence_order": {}}, "huggingface", "sentence_order"),
         ({}, {"classifier": {"num_labels": 2}, "multiple_choice": {}}, "release", "same names"),
     ],
