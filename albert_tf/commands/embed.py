@@ -38,6 +38,8 @@ def run(flag_values: flags.FlagValues) -> None:
     output = pathlib.Path(flag_values.output_file)
     if output.suffix not in _FORMATS:
         raise UserError(f"--output_file={output}: expected a name that ends in {' or '.join(_FORMATS)}")
+    if not output.parent.is_dir():
+        raise UserError(f"cannot write --output_file={output}: there is no folder {output.parent}; make it first")
     lines = read_lines(pathlib.Path(flag_values.input_file))
     from albert_tf import checkpoints
 

@@ -1,0 +1,125 @@
+"""`albert_tf embed`: n lines in, n vectors out, each the one that the line has by itself."""
+
+import json
+
+import numpy as np
+import pytest
+
+from albert_tf import checkpoints
+from albert_tf.__main__ import main
+from albert_tf.commands import embed
+from albert_tf.config import AlbertConfig
+from albert_tf.tokenization import load_tokenizer
+
+CONFIG = AlbertConfig(
+    vocab_size=800, embedding_size=8, hidden_size=12, num_hidden_layers=3, num_attention_heads=2, intermediate_size=16,
+    max_position_embeddings=32, inner_group_num=2, initializer_range=0.5,
+)  # fmt: skip
+LINES = [
+    "the name of a module",
+    "",
+    "x",
+    "a longer line " * 20,
+    "the name of a module",
+    "  spaces  ",
+    "ünïcode ﬁ",
+    "last",
+]
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory, tiny_spm):
+    folder = tmp_path_factory.mktemp("embed") / "model"
+    checkpoints.save_model(folder, checkpoints.new_model(CONFIG, {}, load_tokenizer(tiny_spm)))
+    return folder
+
+
+@pytest.fixture
+def embedded(tmp_path, model_dir, capsys):
+    """embedded(text, *flags, name="out.npy") -> vectors as read back."""
+
+    def embedded(data, *flags, name="out.npy"):
+        (tmp_path / "in.txt").write_bytes(data if isinstance(data, bytes) else data.encode())
+        files = [f"--input_file={tmp_path / 'in.txt'}", f"--output_file={tmp_path / name}"]
+        assert main(["albert_tf", "embed", f"--model_dir={model_dir}", *files, *flags]) == 0, capsys.readouterr().err
+        if name.endswith(".npy"):
+            return np.load(tmp_path / name)
+        return np.array([json.loads(line) for line in (tmp_path / name).read_text().splitlines()], np.float32)
+
+    return embedded
+
+
+def expected(model_dir, pooling, layer):
+    """Line by line, without padding."""
+    model = checkpoints.load_model(model_dir)
+    rows = []
+    for line in LINES:
+        ids = [model.tokenizer.cls_id, *model.tokenizer.encode(line)[:30], model.tokenizer.sep_id]
+        outputs = model.encoder({"input_ids": np.array([ids])})
+        hidden = outputs["encoder_outputs"][2 * (layer if layer > 0 else 4 + layer) - 1][0].numpy()
+        rows.append({"cls": hidden[0], "mean": hidden.mean(0), "pooled": outputs["pooled_output"][0].numpy()}[pooling])
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize(("pooling", "layer"), [("mean", -1), ("cls", -1), ("pooled", -1), ("mean", 1), ("cls", -2)])
+def test_each_line_has_its_own_vector_in_the_order_of_the_input(embedded, model_dir, pooling, layer):
+    found = embedded("\n".join(LINES) + "\n", f"--pooling={pooling}", f"--layer={layer}", "--batch_tokens=64")
+    assert found.dtype == np.float32 and found.shape == (len(LINES), 12)
+    np.testing.assert_allclose(found, expected(model_dir, pooling, layer), atol=2e-5)
+    assert np.abs(found[0] - found[2]).max() > 0.01
+
+
+def test_json_lines_hold_the_same_numbers(embedded):
+    text = "\n".join(LINES)
+    np.testing.assert_array_equal(embedded(text, name="out.jsonl"), embedded(text))
+
+
+@pytest.mark.parametrize(
+    ("data", "count"),
+    [(b"one", 1), (b"one\n", 1), (b"\n", 1), (b"a\r\nb\r\n", 2), (b"a\n\n\nb", 4), ("a\u2028b\x0bc\x85d".encode(), 1)],
+)
+def test_lines_are_counted_as_an_editor_does(embedded, data, count):
+    assert len(embedded(data)) == count
+
+
+def test_batches_hold_every_row_once_and_respect_the_limit():
+    rng = np.random.default_rng(0)
+    tokens = [[int(i) + 5] * int(rng.integers(2, 31)) for i in range(200)]
+    seen = []
+    for rows, ids, mask in embed.batches(tokens, batch_tokens=100, max_length=30, pad_id=0):
+        assert ids.size <= 100 and (ids.shape[1] % 8 == 0 or ids.shape[1] == 30)
+        for row, line, here in zip(rows, ids, mask, strict=True):
+            assert list(line[here == 1]) == tokens[row] and not line[here == 0].any()
+        seen += list(rows)
+    assert sorted(seen) == list(range(200))
+
+
+def test_wrong_use_is_one_line_and_writes_nothing(tmp_path, model_dir, capsys):
+    (tmp_path / "in.txt").write_bytes(b"good\n\xff\xfe bad\n")
+    (tmp_path / "ok.txt").write_text("good\n")
+    (tmp_path / "empty.txt").touch()
+    cases = [
+        ("in.txt", "out.npy", [], "line 2: not UTF-8"),
+        ("empty.txt", "out.npy", [], "is empty"),
+        ("none.txt", "out.npy", [], "cannot read"),
+        ("ok.txt", "out.txt", [], "ends in .npy or .jsonl"),
+        ("ok.txt", "out.npy", ["--layer=4"], "3 layers"),
+        ("ok.txt", "out.npy", ["--layer=0"], "3 layers"),
+        ("ok.txt", "out.npy", ["--layer=1", "--pooling=pooled"], "last layer only"),
+        ("ok.txt", "out.npy", ["--max_seq_length=33"], "32 positions"),
+        ("ok.txt", "no/such/out.npy", [], "cannot write"),
+    ]
+    for name, output, flags, words in cases:
+        files = [f"--input_file={tmp_path / name}", f"--output_file={tmp_path / output}"]
+        assert main(["albert_tf", "embed", f"--model_dir={model_dir}", *files, *flags]) == 2
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert words in error, error
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["empty.txt", "in.txt", "ok.txt"]
+
+
+def test_pooler_without_training_is_refused():
+    model = checkpoints.new_model(CONFIG, {})
+    model.restored = checkpoints.Restored(new=("encoder/pooler/kernel",))
+    with pytest.raises(embed.UserError, match="never trained"):
+        embed.encoder_function(model, pooling="pooled", layer=-1)
+    assert embed.encoder_function(model, pooling="mean", layer=3)
