@@ -13,8 +13,8 @@ import numpy as np
 
 from albert_tf.pretraining.records import Shard, shard_name
 
-BUCKET_BYTES = 48 << 20  # aimed at; a bucket of more than twice that is shuffled in blocks
-_BUFFER_BYTES = 32 << 20  # held before all buckets are appended to
+BUCKET_BYTES = 16 << 20  # aimed at; a bucket of more than twice that is shuffled in blocks
+_BUFFER_BYTES = 8 << 20  # held before all buckets are appended to
 
 
 class ShardWriter:
