@@ -9,7 +9,7 @@ from albert_tf import layers
 from albert_tf.config import AlbertConfig
 
 INPUT_NAMES = ("input_ids", "input_mask", "segment_ids")
-_OPTIONAL_NAMES = ("output_positions", "dropout_seed")
+_OPTIONAL_NAMES = ("position_ids", "sequence_ids", "output_positions", "dropout_seed")
 
 
 @tf_keras.saving.register_keras_serializable("albert_tf")
@@ -54,6 +54,8 @@ class AlbertEncoder(layers.AlbertLayer):
             input_ids: int [B, S], S at most max_position_embeddings.
             input_mask: int [B, S], 1 for tokens and 0 for padding; all ones where left out.
             segment_ids: int [B, S]; all zeros where left out.
+            position_ids: int [B, S], optional: places in the position table, where they do not count from 0 in a row.
+            sequence_ids: int [B, S], optional: several sequences share a row; a token attends to those of its number.
             output_positions: int [B, K], optional: the last layer then runs only there (and at the first token), as
               no head reads anything else; `sequence_output` and the last of `encoder_outputs` become [B, K, H], the
               same numbers that a gather from the full output would give.
@@ -68,7 +70,7 @@ class AlbertEncoder(layers.AlbertLayer):
         inputs = _checked(inputs)
         input_ids = inputs["input_ids"]
         seed = self._dropout_seed(inputs) if training else None
-        hidden = self.embeddings(input_ids, inputs.get("segment_ids"), seed=_fold(seed, 0))
+        hidden = self.embeddings(input_ids, inputs.get("segment_ids"), inputs.get("position_ids"), seed=_fold(seed, 0))
         score_bias = self._score_bias(inputs)
         weights = self.read_weights()
         positions = inputs.get("output_positions")
@@ -76,6 +78,8 @@ class AlbertEncoder(layers.AlbertLayer):
         outputs, probabilities = [], []
         for i, block in enumerate(self.layer_blocks):
             last = i == len(self.layer_blocks) - 1
+            if last and queries is not None and "sequence_ids" in inputs:
+                score_bias = tf.gather(score_bias[:, 0], queries, batch_dims=1)[:, None]  # [B, 1, K, S]
             hidden, attention = self.blocks[block](
                 hidden, score_bias, weights[block], queries if last else None, _fold(seed, i + 1)
             )
@@ -88,11 +92,15 @@ class AlbertEncoder(layers.AlbertLayer):
         return {**result, "attention_probs": probabilities} if return_attention_probs else result
 
     def _score_bias(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """float32 [B, 1, 1, S], or 0 where every position is a token."""
-        mask = inputs.get("input_mask")
-        if mask is None:
-            return tf.zeros([], tf.float32)
-        return (1.0 - tf.cast(mask, tf.float32))[:, None, None, :] * layers.MASKED_SCORE
+        """float32 [B, 1, 1, S], [B, 1, S, S] where sequences share rows, or 0 where every position is a token."""
+        mask, sequences = inputs.get("input_mask"), inputs.get("sequence_ids")
+        bias = tf.zeros([], tf.float32)
+        if mask is not None:
+            bias = (1.0 - tf.cast(mask, tf.float32))[:, None, None, :] * layers.MASKED_SCORE
+        if sequences is not None:
+            others = sequences[:, None, :, None] != sequences[:, None, None, :]
+            bias = tf.maximum(bias + tf.cast(others, tf.float32) * layers.MASKED_SCORE, layers.MASKED_SCORE)
+        return bias
 
     def read_weights(self) -> list[layers.BlockWeights]:
         """Reads every sub-layer once, also those that several blocks share; a list by block."""

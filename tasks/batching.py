@@ -34,37 +34,43 @@ class Shapes:
         return width
 
 
-def training_batches(lengths: np.ndarray, batch_size: int, *, seed: int, start: int = 0) -> Iterator[np.ndarray]:
+def training_batches(
+    lengths: np.ndarray, batch_size: int, *, seed: int, start: int = 0, even: bool = False
+) -> Iterator[np.ndarray]:
     """Feature numbers int64 [batch_size] of the training steps start, start + 1, ... (counted from 0), without end.
 
     They are cut from the endless stream of epoch_order(0), epoch_order(1), ...: every step has `batch_size` features,
     and an epoch has every feature once.
     """
     epoch, skipped = divmod(start * batch_size, len(lengths))
-    waiting = epoch_order(lengths, batch_size, epoch, seed=seed)[skipped:]
+    waiting = epoch_order(lengths, batch_size, epoch, seed=seed, even=even)[skipped:]
     while True:
         while len(waiting) < batch_size:
             epoch += 1
-            waiting = np.concatenate([waiting, epoch_order(lengths, batch_size, epoch, seed=seed)])
+            waiting = np.concatenate([waiting, epoch_order(lengths, batch_size, epoch, seed=seed, even=even)])
         yield waiting[:batch_size]
         waiting = waiting[batch_size:]
 
 
-def epoch_order(lengths: np.ndarray, batch_size: int, epoch: int, *, seed: int) -> np.ndarray:
+def epoch_order(lengths: np.ndarray, batch_size: int, epoch: int, *, seed: int, even: bool = False) -> np.ndarray:
     """The features in the order in which epoch number `epoch` has them, int64 [len(lengths)].
 
-    A random order, of which each WINDOW batches are sorted by length and cut into batches; then the batches are put in
-    random order. What completes the last batch of the epoch before, and what is left for that of the next, is random.
+    A random order, of which each WINDOW batches are sorted by length and cut into batches of similar length; then the
+    batches are put in random order. With `even` the sorted window is dealt out instead, so that all batches have
+    about the same number of tokens, as packing.py wants it. What completes the last batch of the epoch before comes
+    first, what is left for that of the next comes last: both drawn at random, or evenly over the lengths.
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(lengths))
     head = min(len(order), -epoch * len(order) % batch_size)
     count = (len(order) - head) // batch_size
-    batches = order[head : head + count * batch_size].reshape(count, batch_size)
-    windows = [window.reshape(-1) for window in np.array_split(batches, max(1, -(-count // WINDOW)))]
-    by_length = [window[np.argsort(lengths[window], kind="stable")] for window in windows]
-    batches = np.concatenate(by_length).reshape(count, batch_size)[rng.permutation(count)]
-    return np.concatenate([order[:head], batches.reshape(-1), order[head + count * batch_size :]])
+    first, order = _apart(lengths, order, head, even)
+    last, order = _apart(lengths, order, len(order) - count * batch_size, even)
+    batches = []
+    for window in np.array_split(order.reshape(count, batch_size), max(1, -(-count // WINDOW))):
+        by_length = window.reshape(-1)[np.argsort(lengths[window.reshape(-1)], kind="stable")]
+        batches.append(_dealt(by_length, len(window)) if even else by_length.reshape(window.shape))
+    return np.concatenate([first, np.concatenate(batches)[rng.permutation(count)].reshape(-1), last])
 
 
 def evaluation_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -98,6 +104,22 @@ def real_token_share(features: Features, batches: Sequence[Sequence[int]], shape
         for numbers, most in zip(batches, widest, strict=True)
     )
     return real / computed
+
+
+def _apart(lengths: np.ndarray, order: np.ndarray, count: int, even: bool) -> tuple[np.ndarray, np.ndarray]:
+    """`count` of the features, the first ones or evenly over the lengths, and the others in their order."""
+    places = np.arange(count)
+    if even and count:
+        by_length = np.argsort(lengths[order], kind="stable")
+        places = by_length[((np.arange(count) + 0.5) * len(order) / count).astype(np.int64)]
+    return order[places], np.delete(order, places)
+
+
+def _dealt(by_length: np.ndarray, count: int) -> np.ndarray:
+    """Deals a sorted window to `count` batches, forwards and backwards in turn: int64 [count, batch size]."""
+    rounds = by_length.reshape(-1, count)
+    rounds[1::2] = rounds[1::2, ::-1]
+    return rounds.T
 
 
 def _axis_sizes(features: Features, numbers: np.ndarray, shapes: Shapes) -> dict[str | int, int]:

@@ -1,7 +1,7 @@
 """From features to predictions and scores, on any strategy."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import Model
 from albert_tf.errors import UserError
-from tasks import batching
 from tasks.features import Features
+from tasks.feeding import evaluation_feed
 from tasks.task import Task
 from tpu import strategy as strategies
 
@@ -30,19 +30,15 @@ class Predictor:
     ) -> None:
         self._model, self._task = model, task
         self._strategy = strategy or _first_device()
-        replicas = self._strategy.num_replicas_in_sync
-        self._batch_size = -(-batch_size // replicas) * replicas
+        self._batch_size = batch_size
         self._step = tf.function(self._global_step, autograph=False)
 
     def outputs(self, features: Features) -> list[dict[str, np.ndarray]]:
         """What the task's forward gives, one dictionary of rows a feature, in their order."""
-        batches = batching.evaluation_batches(features.lengths, self._batch_size)
-        shapes = shapes_for(self._task, self._strategy)
-        rows = self._batch_size if self._strategy.num_replicas_in_sync > 1 or shapes.static else None
-        dataset = batch_dataset(features, batches, shapes, rows=rows)
-        iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
+        feed, count = evaluation_feed(self._task, features, self._strategy, batch_size=self._batch_size)
+        iterator = iter(self._strategy.experimental_distribute_dataset(feed.dataset()))
         collected: list[dict[str, np.ndarray] | None] = [None] * len(features)
-        for _ in batches:
+        for _ in range(count):
             indices, outputs = self._step(iterator)
             values = {name: value.numpy() for name, value in outputs.items()}
             for row, index in enumerate(indices.numpy()):
@@ -61,36 +57,6 @@ class Predictor:
 
     def _replica_step(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         return batch["feature_index"], self._task.forward(self._model, batch, training=False)
-
-
-def batch_dataset(
-    features: Features,
-    batches: Sequence[np.ndarray] | Iterator[np.ndarray],
-    shapes: batching.Shapes,
-    *,
-    rows: int | None = None,
-) -> tf.data.Dataset:
-    """Batches of feature numbers -> a dataset of padded batches; `rows` is their fixed number of features, if any."""
-    signature = {
-        name: tf.TensorSpec([rows, *(axis if isinstance(axis, int) else None for axis in field.axes)], field.dtype)
-        for name, field in features.fields.items()
-        if field.for_model
-    }
-    signature["input_mask"] = signature["input_ids"]
-    signature["feature_index"] = tf.TensorSpec([rows], tf.int32)
-
-    def generate() -> Iterator[batching.Batch]:
-        for numbers in batches:
-            yield batching.padded_batch(features, numbers, shapes, rows=rows)
-
-    return tf.data.Dataset.from_generator(generate, output_signature=signature).prefetch(4)
-
-
-def shapes_for(task: Task, strategy: tf.distribute.Strategy) -> batching.Shapes:
-    """Static lengths on TPUs; multiples of 4 on GPUs, for their tensor cores; exact lengths on processors."""
-    static = isinstance(strategy, tf.distribute.TPUStrategy)
-    on_gpu = any("GPU" in device for device in strategy.extended.worker_devices)
-    return batching.Shapes(max_seq_length=task.max_seq_length, multiple=4 if on_gpu else 1, static=static)
 
 
 def single_machine_strategy(distribution: str, tpu_name: str | None) -> tf.distribute.Strategy:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import pathlib
 import sys
@@ -15,10 +14,11 @@ import tf_keras
 from albert_tf import checkpoints, files, optimization
 from albert_tf.checkpoints import Model
 from albert_tf.errors import UserError
-from tasks import archives, batching, starting
+from tasks import archives, starting
 from tasks.catalog import make_task
-from tasks.evaluation import Predictor, batch_dataset, labelled, shapes_for, single_machine_strategy
+from tasks.evaluation import Predictor, labelled, single_machine_strategy
 from tasks.features import FeatureCache, Features, content_hash
+from tasks.feeding import training_feed
 from tasks.task import Recipe, Task
 from tasks.task_model import TaskModel
 from tasks.training_loop import RESULTS_FILE, EvaluationSet, TrainingLoop
@@ -109,7 +109,7 @@ def run(settings: Settings) -> dict[str, Any]:
     )
     with contextlib.closing(folder):
         cache.keep()
-        _print_start(settings, task, recipe, train.features, where)
+        _print_start(settings, task, recipe, len(train.features), where)
         for remark in task.remarks(train.features, train.examples):
             print(f"NOTICE: {train.path}: {remark}", file=sys.stderr)
         loop = TrainingLoop(
@@ -135,14 +135,20 @@ def _fit(
     loop: TrainingLoop,
     where: tf.distribute.Strategy,
 ) -> dict[str, Any]:
-    start = loop.restore()
-    if start < recipe.num_train_steps and not loop.stopped_early:
+    start, steps = loop.restore(), recipe.num_train_steps
+    if start < steps and not loop.stopped_early:
         size = recipe.train_batch_size
-        stream = batching.training_batches(train.lengths, size, seed=settings.seed, start=start)
-        dataset = batch_dataset(train, stream, shapes_for(task, where), rows=size)
+        feed, share = training_feed(
+            task, train, where, batch_size=size, num_steps=steps, seed=settings.seed, start=start
+        )
+        plain = train.lengths.mean() / task.max_seq_length
+        print(
+            f"{share:.1%} of the computed tokens are real, against {plain:.1%} padded to {task.max_seq_length}",
+            file=sys.stderr,
+        )
         with loop.running():
-            steps, bar = recipe.num_train_steps - start, int(sys.stdout.isatty())
-            trained.fit(dataset, steps_per_epoch=steps, callbacks=[loop], verbose=bar)
+            bar = int(sys.stdout.isatty())
+            trained.fit(feed.dataset(), steps_per_epoch=steps - start, callbacks=[loop], verbose=bar)
     return loop.finish()
 
 
@@ -246,23 +252,14 @@ def _identity(
 
 
 def _print_start(
-    settings: Settings, task: Task, recipe: Recipe, train: Features, where: tf.distribute.Strategy
+    settings: Settings, task: Task, recipe: Recipe, num_features: int, where: tf.distribute.Strategy
 ) -> None:
-    """The recipe, the devices, and how little padding is computed."""
-    epochs = recipe.num_train_steps * recipe.train_batch_size / len(train)
+    epochs = recipe.num_train_steps * recipe.train_batch_size / num_features
     print(
         f"{task.name}: learning rate {recipe.learning_rate:g}, batch {recipe.train_batch_size}, encoder dropout "
         f"{recipe.encoder_dropout:g}, classifier dropout {recipe.classifier_dropout:g}, {recipe.num_train_steps} steps "
-        f"({epochs:.1f} epochs of {len(train)} features), {recipe.num_warmup_steps} of them warm-up, at most "
-        f"{recipe.max_seq_length} tokens, {settings.optimizer}, {settings.mixed_precision}, seed {settings.seed}",
-        file=sys.stderr,
-    )
-    stream = batching.training_batches(train.lengths, recipe.train_batch_size, seed=settings.seed)
-    batches = list(itertools.islice(stream, min(recipe.num_train_steps, 2 * batching.WINDOW)))
-    share = batching.real_token_share(train, batches, shapes_for(task, where))
-    plain = train.lengths.mean() / task.max_seq_length
-    print(
-        f"{share:.1%} of the computed tokens are real, against {plain:.1%} padded to {task.max_seq_length}; "
+        f"({epochs:.1f} epochs of {num_features} features), {recipe.num_warmup_steps} of them warm-up, at most "
+        f"{recipe.max_seq_length} tokens, {settings.optimizer}, {settings.mixed_precision}, seed {settings.seed}\n"
         f"{strategies.describe(where)}",
         file=sys.stderr,
     )

@@ -87,6 +87,7 @@ class Task(abc.ABC):
     primary: str  # the metric that chooses the best checkpoint
     greater_is_better: bool = True
     fields: dict[str, Field] = TEXT_FIELDS  # arrays of a feature, labels included
+    packable: ClassVar[bool] = False  # on TPUs, several features may share a row: `forward` and scalar labels allow it
     label_fields: ClassVar[tuple[str, ...]] = ("label",)  # those that a feature lacks where the label is unknown
     default_options: ClassVar[dict[str, Any]] = {}
 
@@ -150,8 +151,13 @@ class Task(abc.ABC):
         import tensorflow as tf
 
         inputs = encoder_inputs(batch)
-        inputs["output_positions"] = tf.zeros([tf.shape(batch["input_ids"])[0], 0], tf.int32)
-        pooled = model.encoder(inputs, training=training)["pooled_output"]
+        if "first_positions" in batch:  # packed rows [R, S] with K places each: B is R * K
+            inputs["output_positions"] = batch["first_positions"]
+            first = model.encoder(inputs, training=training)["sequence_output"]
+            pooled = tf.math.tanh(model.encoder.pooler(tf.reshape(first, [-1, first.shape[-1]])))
+        else:
+            inputs["output_positions"] = tf.zeros([tf.shape(batch["input_ids"])[0], 0], tf.int32)
+            pooled = model.encoder(inputs, training=training)["pooled_output"]
         return {"logits": model.heads[self.head](pooled, training=training, seed=head_seed(batch))}
 
     @abc.abstractmethod
@@ -249,7 +255,7 @@ class Task(abc.ABC):
 
 def encoder_inputs(batch: dict[str, "tf.Tensor"]) -> dict[str, "tf.Tensor"]:
     """The part of a batch that an encoder takes; a task with rows of another shape makes these itself."""
-    names = ("input_ids", "input_mask", "segment_ids", "dropout_seed")
+    names = ("input_ids", "input_mask", "segment_ids", "position_ids", "sequence_ids", "dropout_seed")
     return {name: batch[name] for name in names if name in batch}
 
 

@@ -41,6 +41,8 @@ class Layout:
 class TextTask(Task):
     """A task on one or two texts. Subclasses say what a label is and what is predicted."""
 
+    packable = True
+
     def __init__(self, name: str, *, layout: Layout, **settings: Any) -> None:
         self.layout = layout
         super().__init__(name, **settings)

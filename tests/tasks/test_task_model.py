@@ -10,8 +10,8 @@ from albert_tf.optimization import create_optimizer
 from tasks import batching
 from tasks.batching import Shapes
 from tasks.catalog import make_task
-from tasks.evaluation import batch_dataset
 from tasks.features import make_features
+from tasks.feeding import Feed, Padded
 from tasks.task_model import TaskModel
 from tasks.text import TextExample
 
@@ -150,7 +150,7 @@ def test_task_models_are_keras_models(pretrained, features):
     _, trained = _model(pretrained)
     trained.compile(optimizer=tf_keras.optimizers.Adam(1e-2))
     stream = batching.training_batches(features.lengths, 4, seed=1)
-    dataset = batch_dataset(features, stream, Shapes(max_seq_length=48), rows=4)
+    dataset = Feed(features, Padded(Shapes(max_seq_length=48), 4), stream).dataset()
     history = trained.fit(dataset, steps_per_epoch=12, epochs=2, verbose=0)
     assert history.history["loss"][1] < history.history["loss"][0]
     assert int(trained.global_step) == 24
