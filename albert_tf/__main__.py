@@ -45,6 +45,7 @@ COMMANDS = {
     "convert": Command(
         "albert_tf.commands.convert", "convert weights: the release, TF-Hub, Hugging Face, model folders"
     ),
+    "export": Command("tasks.export", "export a model for TensorFlow Serving, TF-Hub or TensorFlow Lite"),
     "inspect": Command("albert_tf.commands.inspect", "show what a model, records or run folder is, and check it"),
     "embed": Command("albert_tf.commands.embed", "turn lines of text into vectors"),
 }

@@ -96,15 +96,20 @@ def load_finetuned(
             )
         if asked != task.name:
             task = make_task(asked, max_seq_length=task.max_seq_length, labels=task.labels)
+    check_head(model, task, model_dir)
+    if model.tokenizer is None:
+        raise UserError(f"{model_dir} has no tokeniser file: expected spiece.model or vocab.txt; put it there")
+    return model, task
+
+
+def check_head(model: Model, task: Task, model_dir: str | os.PathLike) -> None:
+    """Refuses a model without the task's head, or with one that was never trained."""
     if task.head not in model.heads:
         found = ", ".join(model.heads) or "none"
         raise UserError(f"{model_dir} has no head {task.head!r} for {task.name}, found {found}; fine-tune it again")
     untrained = [name for name in model.restored.new if name.startswith(f"{task.head}/")]
     if untrained:
         raise UserError(f"{model_dir} has no values for {', '.join(untrained)}; fine-tune it again")
-    if model.tokenizer is None:
-        raise UserError(f"{model_dir} has no tokeniser file: expected spiece.model or vocab.txt; put it there")
-    return model, task
 
 
 def reorder_labels(model: Model, task: Task, labels: Sequence[str]) -> None:

@@ -53,7 +53,7 @@ class GraphTokenizer(tf.Module):
         self._part_tails = ragged_rows([tails for _, tails in parts])
 
     def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """string [B] -> ids int32 [B, (T)]; no [CLS] or [SEP] is added, special tokens in the text are ordinary text."""
+        """string [B] -> ids int32 [B, (T)], as Tokenizer.encode gives them: no [CLS] or [SEP] is added."""
         normalized, _ = self._normalized(_decoded(texts))
         ids = self._model.tokenize(tf.strings.unicode_encode(normalized, "UTF-8"))
         return ids.with_values(tf.gather(self._part_ids, ids.values)).merge_dims(1, 2)
@@ -302,4 +302,3 @@ def _original_spans(
 def _counts(values: tf.Tensor) -> tf.Tensor:
     """[N] -> sums of the values before each place, and of all: [N + 1]."""
     return tf.concat([[0], tf.cumsum(values)], axis=0)
-
