@@ -1,7 +1,7 @@
 """SQuAD scores by the official scripts, which tf-models-official carries."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tasks.squad_data import Question
 
@@ -25,7 +25,8 @@ def score_v2(
     Args:
       texts: {question id: best answer}, before any threshold.
       null_probabilities: {question id: probability of "no answer"}; above the threshold the answer becomes "".
-      threshold: None takes the one that the script finds to give the best F1 on these questions.
+      threshold: None takes one that gives the best F1 on these questions: half way from the one that the script finds,
+        which is the highest probability of a question that is answered, to the lowest of one that is not.
 
     Returns exact and f1 at the threshold, HasAns_* and NoAns_* where there are such questions, best_exact and best_f1
     at the best thresholds for these questions, and null_threshold, the one used. Questions without an answer in `texts`
@@ -36,7 +37,7 @@ def score_v2(
     dataset = official_dataset(questions)
     best = squad_evaluate_v2_0.evaluate(dataset, texts, null_probabilities)
     if threshold is None:
-        threshold = best["final_f1_thresh"]
+        threshold = _half_way(best["final_f1_thresh"], null_probabilities.values())
     given = {name: "" if null_probabilities[name] > threshold else text for name, text in texts.items()}
     result = squad_evaluate_v2_0.evaluate(dataset, given)
     names = ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
@@ -46,6 +47,11 @@ def score_v2(
         "best_f1": float(best["final_f1"]),
         "null_threshold": float(threshold),
     }
+
+
+def _half_way(edge: float, values: Iterable[float]) -> float:
+    above = [value for value in values if value > edge]
+    return (edge + min(above)) / 2 if above else edge
 
 
 def official_dataset(questions: Sequence[Question]) -> list[dict]:

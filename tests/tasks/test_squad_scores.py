@@ -36,7 +36,8 @@ def test_v2_equals_the_official_script_and_the_original(golden):
         for name in ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"):
             assert scores.get(name) == official.get(name), case["name"]
         tuned = score_v2(case["predictions"], nulls, questions_of(case), None)
-        assert tuned["null_threshold"] == official["final_f1_thresh"]
+        above = [null for null in nulls.values() if null > official["final_f1_thresh"]]
+        assert official["final_f1_thresh"] <= tuned["null_threshold"] <= min(above, default=1)
         assert tuned["f1"] == pytest.approx(official["final_f1"], abs=1e-9), case["name"]
         for threshold in (1.0, 0.5) if "albert_original" in case else ():
             expected = case["albert_original"][f"na_prob_thresh={threshold}"]
@@ -51,7 +52,7 @@ def test_threshold_is_inclusive_and_chosen_for_f1():
     nulls = {"a": 0.1, "b": 0.4, "c": 0.3, "d": 0.9}
     scores = score_v2(texts, nulls, questions, None)
     # answering a alone: 1 + 0 + 1 + 1; up to b: 1 + 2/3 + 0 + 1; all: 1 + 2/3
-    assert scores["null_threshold"] == 0.1 and scores["f1"] == 75.0 == scores["best_f1"]
+    assert scores["null_threshold"] == pytest.approx(0.2) and scores["f1"] == 75.0 == scores["best_f1"]
     assert scores["HasAns_f1"] == 50.0 and scores["NoAns_exact"] == 100.0
     assert score_v2(texts, nulls, questions, 0.4)["f1"] == pytest.approx(100 * (1 + 2 / 3 + 0 + 1) / 4)
 
