@@ -55,5 +55,5 @@ def test_no_sentence_is_endless():
 @pytest.mark.parametrize("text", [".", "\n", " ", '."', ". ' ", "((", "\n \n", "-\n", "。", "A. ", "? a"])
 def test_no_text_is_slow(text):
     start = time.process_time()
-    split_text(text * (400_000 // len(text)), "paragraphs")
+    split_text(text * (200_000 // len(text)), "paragraphs")
     assert time.process_time() - start < 5  # quadratic work would take minutes
