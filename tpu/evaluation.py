@@ -1,39 +1,62 @@
 """Measuring a pretraining model on records: sums over all of them, on any strategy."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from albert_tf.checkpoints import Model
+from albert_tf.pretraining import dataset as datasets
 from albert_tf.pretraining import objective
+from albert_tf.pretraining.record_source import RecordSource
+
+
+def batches(source: RecordSource, strategy: tf.distribute.Strategy, **options: Any) -> tf.distribute.DistributedDataset:
+    """dataset.evaluation_dataset with these options, shared out over the strategy's replicas."""
+    return strategy.distribute_datasets_from_function(
+        lambda context: datasets.evaluation_dataset(
+            source,
+            num_workers=context.num_input_pipelines,
+            worker=context.input_pipeline_id,
+            replicas_per_worker=strategy.num_replicas_in_sync // context.num_input_pipelines,
+            **options,
+        )
+    )
 
 
 class PretrainingEvaluator:
     """Evaluates a model as often as asked; the graph is traced once."""
 
-    def __init__(self, model: Model, dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> None:
+    def __init__(
+        self, model: Model, dataset: tf.distribute.DistributedDataset, strategy: tf.distribute.Strategy
+    ) -> None:
         self._model, self._dataset, self._strategy = model, dataset, strategy
         self._step = tf.function(self._global_step)
 
-    def evaluate(self) -> dict[str, float]:
-        """One pass.
+    def evaluate(self, stopped: Sequence[int] = ()) -> dict[str, float]:
+        """One pass; it ends early, with an empty answer, once something is in `stopped`.
 
-        Returns the losses (nats) and accuracies (shares) of objective.metrics, and beside them
-        masked_lm_baseline_accuracy, which always guessing the commonest masked piece would reach, and
-        sentence_order_error, the binomial standard error of the sentence-order accuracy.
+        Returns the losses (nats) and accuracies (shares) of objective.metrics, the numbers masked_lm_predictions and
+        sentence_order_pairs that they are means of, masked_lm_baseline_accuracy, which always guessing the commonest
+        masked piece would reach, and sentence_order_error, the binomial standard error of the sentence-order accuracy.
         """
         totals = np.zeros(len(objective.Sums._fields))  # float64: the sums of many batches
         pieces = np.zeros(self._model.config.vocab_size)
         for features in self._dataset:
+            if stopped:
+                return {}
             sums, counts = self._step(features)
             totals += [float(value) for value in sums]
             pieces += counts.numpy()
         sums = objective.Sums(*totals)
         metrics = objective.metrics(sums, sentence="sentence_order" in self._model.heads)
         metrics["masked_lm_baseline_accuracy"] = float(pieces.max() / max(pieces.sum(), 1.0))
+        metrics["masked_lm_predictions"] = int(sums.masked_lm_weight)
         if "sentence_order_accuracy" in metrics:
             share = metrics["sentence_order_accuracy"]
+            metrics["sentence_order_pairs"] = int(sums.sentence_weight)
             metrics["sentence_order_error"] = math.sqrt(share * (1 - share) / sums.sentence_weight)
         return metrics
 

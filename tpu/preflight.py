@@ -25,6 +25,7 @@ class PretrainingSettings:
     hidden_dropout: float | None
     attention_dropout: float | None
     init_checkpoint: str | None
+    init_from_group0: bool = False  # start every group from the first one of init_checkpoint
     eval_data_dir: str | None
     eval_batch_size: int  # sequences
     num_train_steps: int
@@ -45,16 +46,18 @@ class PretrainingSettings:
     max_seq_length: int | None
     max_predictions_per_seq: int | None
     tokenizer_file: str | None
+    skip_corrupt_records: bool
     seed: int
     deterministic: bool
     jit_compile: str  # auto, true or false
 
 
-# Where things lie is not compared: the records are known by their content, the model by its sizes.
+# Where things lie is not compared: the records are known by their content, the model by its sizes. To go on without
+# records that broke meanwhile is the user's explicit choice.
 ADJUSTABLE = {
     *("data_dir", "output_dir", "eval_data_dir", "eval_batch_size", "num_train_steps"),
     *("distribution", "tpu_name", "iterations_per_loop", "save_checkpoints_steps", "eval_every_steps"),
-    *("keep_checkpoints", "tokenizer_file", "jit_compile"),
+    *("keep_checkpoints", "tokenizer_file", "jit_compile", "max_seq_length", "skip_corrupt_records"),
 }
 
 
@@ -72,7 +75,8 @@ def open_data(settings: PretrainingSettings) -> PretrainingData:
     tokenizer = None
     if settings.tokenizer_file is not None:
         tokenizer = tokenization.load_tokenizer(settings.tokenizer_file)
-    source = record_source.open_records(settings.data_dir, tokenizer=tokenizer)
+    skip = settings.skip_corrupt_records
+    source = record_source.open_records(settings.data_dir, tokenizer=tokenizer, skip_corrupt_records=skip)
     if tokenizer is None:
         info = source.info
         tokenizer = checkpoints.load_folder_tokenizer(
@@ -80,8 +84,8 @@ def open_data(settings: PretrainingSettings) -> PretrainingData:
         )
     if tokenizer is None:
         raise UserError(
-            f"{settings.data_dir} has no tokeniser file: expected spiece.model or vocab.txt beside the records; copy it "
-            "there or name it with --spm_model_file or --vocab_file"
+            f"{settings.data_dir} has no tokeniser file: expected spiece.model or vocab.txt beside the records; copy "
+            "it there or name it with --spm_model_file or --vocab_file"
         )
     held_out = settings.eval_data_dir
     if held_out is None and (pathlib.Path(settings.data_dir) / "heldout").is_dir():
@@ -90,7 +94,7 @@ def open_data(settings: PretrainingSettings) -> PretrainingData:
         return PretrainingData(
             source, tokenizer, source, f"a sample of {min(SAMPLE, source.num_records)} TRAINING sequences"
         )
-    evaluation = record_source.open_records(held_out, tokenizer=tokenizer)
+    evaluation = record_source.open_records(held_out, tokenizer=tokenizer, skip_corrupt_records=skip)
     return PretrainingData(source, tokenizer, evaluation, f"{evaluation.num_records} held-out sequences")
 
 
@@ -118,6 +122,12 @@ def check(
         max_predictions_per_seq=settings.max_predictions_per_seq,
     )
     record_source.check_records(data.evaluation, config=config, tokenizer=data.tokenizer)
+    trained, measured = data.source.info.objective, data.evaluation.info.objective
+    if "none" not in (trained, measured) and trained != measured:
+        raise UserError(
+            f"the records have the objective {trained}, those to evaluate on {measured}: give an --eval_data_dir made "
+            "with the same --objective; evaluate_pretraining measures a model on the other one"
+        )
     parts = where.num_replicas_in_sync * settings.grad_accum_steps
     if settings.train_batch_size % parts:
         raise UserError(
@@ -143,5 +153,6 @@ def identity(settings: PretrainingSettings, config: AlbertConfig, data: Pretrain
         for name, value in dataclasses.asdict(settings).items()
         if name not in ADJUSTABLE and name not in ("model", "hidden_dropout", "attention_dropout", "preset")
     }
-    info = dataclasses.asdict(data.source.info)
-    return {**values, "model": config.to_dict(), "records": files.fingerprint(info)}
+    info = data.source.info
+    values["max_predictions_per_seq"] = settings.max_predictions_per_seq or info.max_predictions_per_seq
+    return {**values, "model": config.to_dict(), "records": files.fingerprint(dataclasses.asdict(info))[:12]}

@@ -15,6 +15,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     text("preset", None, "size of the model, such as albert_base; the vocabulary sets vocab_size")
     text("albert_config_file", None, "albert_config.json, instead of a preset")
     text("init_checkpoint", None, "model folder or checkpoint whose weights to start from; the optimiser starts anew")
+    yes_no("init_from_group0", False, "start every group, or layer of its own, from the first group of init_checkpoint")
     text("eval_data_dir", None, "records folder to evaluate on; default: DATA_DIR/heldout where there is one")
     text("spm_model_file", None, "SentencePiece model, where the records folder does not hold it")
     text("vocab_file", None, "WordPiece vocab.txt, where the records folder does not hold it")
@@ -56,6 +57,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     integer("save_checkpoints_steps", 1000, "steps between checkpoints", lower_bound=1)
     integer("keep_checkpoints", 3, "checkpoints kept", lower_bound=1)
     integer("eval_every_steps", None, "steps between evaluations; default: at every checkpoint", lower_bound=1)
+    yes_no("skip_corrupt_records", False, "read all records once at the start and leave out the damaged ones")
     integer("seed", 12345, "fixes initial weights, order of records, masks and dropout", lower_bound=0)
     yes_no("deterministic", False, "give the same bits every time on the same device, at some cost of speed")
     flags.DEFINE_enum(
@@ -84,11 +86,18 @@ def run(flags_given: flags.FlagValues) -> None:
     from tpu.preflight import PretrainingSettings
 
     same = (
-        *("data_dir", "output_dir", "preset", "init_checkpoint", "eval_data_dir", "eval_batch_size"),
-        *("num_train_steps", "train_batch_size", "grad_accum_steps", "learning_rate", "num_warmup_steps"),
+        *("data_dir", "output_dir", "preset", "init_checkpoint", "init_from_group0", "eval_data_dir"),
+        *(
+            "eval_batch_size",
+            "num_train_steps",
+            "train_batch_size",
+            "grad_accum_steps",
+            "learning_rate",
+            "num_warmup_steps",
+        ),
         *("optimizer", "bias_correction", "weight_decay", "hidden_dropout", "attention_dropout", "max_seq_length"),
         *("max_predictions_per_seq", "mixed_precision", "distribution", "tpu_name", "iterations_per_loop"),
-        *("save_checkpoints_steps", "keep_checkpoints", "seed", "deterministic", "jit_compile"),
+        *("save_checkpoints_steps", "keep_checkpoints", "skip_corrupt_records", "seed", "deterministic", "jit_compile"),
     )
     pretraining.run(
         PretrainingSettings(

@@ -17,12 +17,14 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.pretraining import dataset as datasets
 from albert_tf.pretraining import objective
-from tpu import memory, preflight, strategy
-from tpu.evaluation import PretrainingEvaluator
+from tpu import data_errors, evaluation, memory, preflight, strategy
 from tpu.progress import Progress
 from tpu.run_folder import RunFolder
 from tpu.saving import Saver
 from tpu.trainer import PretrainingTrainer
+
+# The published rates are for models of this width and more; narrower ones take several times as much.
+_RATES_KNOWN_FROM = 768  # hidden units
 
 
 def run(settings: preflight.PretrainingSettings) -> dict[str, float]:
@@ -45,14 +47,17 @@ def run(settings: preflight.PretrainingSettings) -> dict[str, float]:
     )
     with contextlib.closing(folder):
         with where.scope():
-            model = _model(settings, config, data, initialise=not folder.resumed)
+            model = _model(settings, config, data)
             optimizer = _optimizer(settings)
             global_step = tf.Variable(
                 0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
             )
-        made_by = {"command": "pretrain", "albert_tf": albert_tf.__version__, "tensorflow": tf.__version__}
-        saver = Saver(folder.path, model, optimizer, global_step, keep=settings.keep_checkpoints, made_by=made_by)
-        start = saver.restore() if folder.resumed else 0
+            made_by = {"command": "pretrain", "albert_tf": albert_tf.__version__, "tensorflow": tf.__version__}
+            saver = Saver(folder.path, model, optimizer, global_step, keep=settings.keep_checkpoints, made_by=made_by)
+            start = saver.restore()
+            if start is None:  # a new run, or one that was stopped before it saved anything
+                start = 0
+                _initialise(settings, model)
         if start > settings.num_train_steps:
             raise UserError(
                 f"{folder.path} has trained {start} steps already, more than --num_train_steps="
@@ -70,17 +75,25 @@ def run(settings: preflight.PretrainingSettings) -> dict[str, float]:
             jit_compile=_jit_compile(settings.jit_compile, where),
             loop_on_device=settings.iterations_per_loop is not None,
         )
-        evaluator = PretrainingEvaluator(model, _evaluation_data(settings, data, where), where)
+        evaluation_batches = evaluation.batches(
+            data.evaluation,
+            where,
+            tokenizer=data.tokenizer,
+            global_batch_size=settings.eval_batch_size,
+            num_records=preflight.SAMPLE if data.evaluation is data.source else None,
+            max_predictions_per_seq=settings.max_predictions_per_seq,
+        )
+        evaluator = evaluation.PretrainingEvaluator(model, evaluation_batches, where)
         tokens = settings.train_batch_size * data.source.info.max_seq_length
         progress = Progress(folder.path, start=start, total=settings.num_train_steps, tokens_per_step=tokens)
-        with contextlib.closing(progress):
+        with contextlib.closing(progress), data_errors.named_by_file(data.source, data.evaluation):
             return _train(settings, trainer, evaluator, saver, progress, data.evaluation_name)
 
 
 def _train(
     settings: preflight.PretrainingSettings,
     trainer: PretrainingTrainer,
-    evaluator: PretrainingEvaluator,
+    evaluator: evaluation.PretrainingEvaluator,
     saver: Saver,
     progress: Progress,
     evaluation_name: str,
@@ -89,9 +102,18 @@ def _train(
     with _stop_signals() as stopped, open(os.devnull, "w") as quiet:
 
         def evaluate(step: int) -> dict[str, float]:
-            metrics = evaluator.evaluate()
+            if (known := progress.evaluated(step, evaluation_name)) is not None:
+                return known
+            metrics = evaluator.evaluate(stopped)
+            if stopped:
+                stop(step)
             progress.evaluation(step, metrics, evaluation_name)
             return metrics
+
+        def stop(step: int) -> None:
+            saver.save()
+            print(f"stopped by signal {stopped[0]} at step {step}, saved; the same command goes on", file=sys.stderr)
+            raise SystemExit(128 + stopped[0])
 
         def steps_per_loop(step: int) -> int:
             save, asked = settings.save_checkpoints_steps, settings.iterations_per_loop
@@ -101,14 +123,11 @@ def _train(
             step = int(trainer.global_step.numpy())
             _check_finite(output, settings.output_dir)
             progress.training(step, _training_metrics(trainer, output), output["seconds_waiting"])
-            if step % settings.save_checkpoints_steps == 0 or step == settings.num_train_steps or stopped:
+            if step % settings.save_checkpoints_steps == 0 or step == settings.num_train_steps:
                 saver.save()
                 progress.restart_clock(step)
-            if stopped and step < settings.num_train_steps:
-                print(
-                    f"stopped by signal {stopped[0]} at step {step}, saved; the same command goes on", file=sys.stderr
-                )
-                raise SystemExit(128 + stopped[0])
+            if stopped:
+                stop(step)
 
         controller = orbit.Controller(
             global_step=trainer.global_step,
@@ -118,7 +137,8 @@ def _train(
             train_actions=[after_loop],
         )
         step, total = int(trainer.global_step.numpy()), settings.num_train_steps
-        metrics = evaluate(step) if step in (0, total) else {}
+        due = step % settings.eval_every_steps == 0 or step == total
+        metrics = evaluate(step) if due else {}  # a run that is resumed may have been stopped before it got there
         while step < total:
             step = min(total, (step // settings.eval_every_steps + 1) * settings.eval_every_steps)
             with contextlib.redirect_stdout(quiet):  # orbit prints a line a loop; ours says more
@@ -128,7 +148,7 @@ def _train(
 
 
 def _model(
-    settings: preflight.PretrainingSettings, config: AlbertConfig, data: preflight.PretrainingData, *, initialise: bool
+    settings: preflight.PretrainingSettings, config: AlbertConfig, data: preflight.PretrainingData
 ) -> checkpoints.Model:
     heads: dict[str, dict[str, Any]] = {"masked_lm": {}}
     if data.source.info.objective != "none":
@@ -138,12 +158,17 @@ def _model(
         sentence_objective=data.source.info.objective,
         preset=settings.preset,
     )
-    model = checkpoints.new_model(config, heads, data.tokenizer, info=info, dtype=settings.mixed_precision)
-    if initialise and settings.init_checkpoint is not None:
-        restored = checkpoints.initialise_from(model, settings.init_checkpoint)
-        fresh = f"; NEW, not restored: {', '.join(restored.new)}" if restored.new else ""
-        print(f"{len(restored.filled)} variables from {settings.init_checkpoint}{fresh}", file=sys.stderr)
-    return model
+    return checkpoints.new_model(config, heads, data.tokenizer, info=info, dtype=settings.mixed_precision)
+
+
+def _initialise(settings: preflight.PretrainingSettings, model: checkpoints.Model) -> None:
+    """Takes the weights of --init_checkpoint, and says loudly what they do not cover."""
+    if settings.init_checkpoint is None:
+        return
+    restored = checkpoints.initialise_from(model, settings.init_checkpoint, from_group0=settings.init_from_group0)
+    print(f"{len(restored.filled)} variables from {settings.init_checkpoint}", file=sys.stderr)
+    if restored.new:
+        print(f"WARNING: NEW, not in {settings.init_checkpoint}: {', '.join(restored.new)}", file=sys.stderr)
 
 
 def _optimizer(settings: preflight.PretrainingSettings) -> tf_keras.optimizers.legacy.Optimizer:
@@ -179,23 +204,6 @@ def _training_data(
     )
 
 
-def _evaluation_data(
-    settings: preflight.PretrainingSettings, data: preflight.PretrainingData, where: tf.distribute.Strategy
-) -> tf.data.Dataset:
-    return where.distribute_datasets_from_function(
-        lambda context: datasets.evaluation_dataset(
-            data.evaluation,
-            tokenizer=data.tokenizer,
-            global_batch_size=settings.eval_batch_size,
-            num_records=preflight.SAMPLE if data.evaluation is data.source else None,
-            num_workers=context.num_input_pipelines,
-            worker=context.input_pipeline_id,
-            replicas_per_worker=where.num_replicas_in_sync // context.num_input_pipelines,
-            max_predictions_per_seq=settings.max_predictions_per_seq,
-        )
-    )
-
-
 def _jit_compile(choice: str, where: tf.distribute.Strategy) -> bool:
     """Whether XLA compiles the gradient step; on CPU it is not worth its compile time by itself."""
     if choice != "auto":
@@ -205,14 +213,20 @@ def _jit_compile(choice: str, where: tf.distribute.Strategy) -> bool:
 
 def _training_metrics(trainer: PretrainingTrainer, output: dict[str, Any]) -> dict[str, float]:
     metrics = objective.metrics(output["sums"], sentence="sentence_order" in trainer.model.heads)
-    return {**metrics, "learning_rate": output["learning_rate"], "gradient_norm": output["gradient_norm"]}
+    metrics["learning_rate"] = output["learning_rate"]
+    if output["gradient_norm"] is not None:
+        metrics["gradient_norm"] = output["gradient_norm"]
+    if output["skipped_steps"]:
+        metrics["skipped_steps"] = output["skipped_steps"]
+    return metrics
 
 
 def _check_finite(output: dict[str, Any], folder: str) -> None:
     if output["first_bad_step"] is not None:
         raise UserError(
-            f"the loss is not finite at step {output['first_bad_step']}: the run stops and {folder} keeps the last good "
-            "checkpoint; lower --learning_rate or lengthen the warm-up, and look at the gradient norms in metrics.jsonl"
+            f"the loss or its gradient is not finite at step {output['first_bad_step']}: the run stops, and {folder} "
+            "keeps the last good checkpoint; lower --learning_rate or lengthen the warm-up, and look at the gradient "
+            "norms in metrics.jsonl"
         )
 
 
@@ -240,13 +254,16 @@ def _print_start(
         f"model: {settings.preset or 'own configuration'}, {parameters:,} parameters, {settings.mixed_precision}",
         f"data: {data.source.num_records:,} sequences of {info.max_seq_length}, objective {info.objective}, "
         f"{info.masking} masks, {predictions} predictions a sequence; evaluation on {data.evaluation_name}",
-        f"memory: about {needed['total'] / 2**30:.1f} GiB a device ({needed['state'] / 2**30:.1f} weights and optimiser, "
-        f"{needed['activations'] / 2**30:.1f} activations of {rows} sequences)",
+        f"memory: about {needed['total'] / 2**30:.1f} GiB a device ({needed['state'] / 2**30:.1f} weights and "
+        f"optimiser, {needed['activations'] / 2**30:.1f} activations of {rows} sequences)",
         f"{settings.optimizer}: rate {settings.learning_rate:g}, {settings.num_warmup_steps} of "
         f"{settings.num_train_steps} steps warm-up, global batch {settings.train_batch_size}",
     ]
     notice = optimization.learning_rate_notice(settings.learning_rate, settings.train_batch_size, settings.optimizer)
-    lines += [f"NOTICE: {notice}"] if notice else []
+    if notice and config.hidden_size >= _RATES_KNOWN_FROM:
+        lines.append(f"NOTICE: {notice}")
+    if data.source.num_skipped:
+        lines.append(f"WARNING: {data.source.num_skipped} damaged records are left out")
     lines += [f"resuming at step {start}"] if start else []
     print("\n".join(lines), file=sys.stderr, flush=True)
 

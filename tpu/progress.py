@@ -1,14 +1,17 @@
 """What a run tells while it goes: lines on standard error, metrics.jsonl, TensorBoard."""
 
+import contextlib
 import json
 import pathlib
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from albert_tf import files
+from albert_tf.errors import UserError
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -19,11 +22,13 @@ class Progress:
     """Times the steps of a run and reports them."""
 
     def __init__(self, folder: pathlib.Path, *, start: int, total: int, tokens_per_step: int) -> None:
-        self._start, self._total, self._tokens_per_step = start, total, tokens_per_step
-        self._lines = MetricsLog(folder / METRICS_FILE, start)
-        self._writers = {
-            name: tf.summary.create_file_writer(str(folder / TENSORBOARD / name)) for name in ("training", "evaluation")
-        }
+        self._folder, self._total, self._tokens_per_step = folder, total, tokens_per_step
+        with _writing_to(folder):
+            self._lines = MetricsLog(folder / METRICS_FILE, start)
+            self._writers = {
+                name: tf.summary.create_file_writer(str(folder / TENSORBOARD / name))
+                for name in ("training", "evaluation")
+            }
         self._clock, self._clock_step = time.perf_counter(), start
         self._steps_per_second: float | None = None
 
@@ -33,6 +38,10 @@ class Progress:
             return 1
         return max(1, int(self._steps_per_second * _SECONDS_BETWEEN_LINES))
 
+    def evaluated(self, step: int, name: str) -> dict[str, Any] | None:
+        """What an earlier start of the run took down of an evaluation at this step, on the data called `name`."""
+        return self._lines.find(kind="evaluation", step=step, data=name)
+
     def restart_clock(self, step: int) -> None:
         """Leaves out what happened since the last line (an evaluation, a save) from the speed."""
         self._clock, self._clock_step = time.perf_counter(), step
@@ -40,12 +49,9 @@ class Progress:
     def training(self, step: int, metrics: dict[str, float], seconds_waiting: float | None) -> None:
         """Reports the steps since the last line."""
         seconds = max(time.perf_counter() - self._clock, 1e-9)
-        steps = step - self._clock_step
-        speed = steps / seconds
-        if self._steps_per_second is not None or steps > 1:
-            self._steps_per_second = speed
-        elif step > self._start:
-            self._steps_per_second = speed  # of one step, with the tracing in it: an underestimate, soon replaced
+        speed = (step - self._clock_step) / seconds
+        first = self._steps_per_second is None  # one step, with the tracing of the graph in it: says little of speed
+        self._steps_per_second = speed
         waiting = {} if seconds_waiting is None else {"input_waiting_share": seconds_waiting / seconds}
         values = {
             **metrics,
@@ -53,11 +59,11 @@ class Progress:
             "tokens_per_second": speed * self._tokens_per_step,
             **waiting,
         }
-        left = (self._total - step) / speed
         parts = [f"step {step}/{self._total}", *_shown(metrics), f"{speed:.3g} steps/s"]
         parts += [f"{values['tokens_per_second']:,.0f} tokens/s"]
         parts += [f"input {waiting['input_waiting_share']:.1%}"] if waiting else []
-        print(" | ".join([*parts, f"{_clock_time(left)} left"]), file=sys.stderr, flush=True)
+        parts += ["(starting)" if first else f"{_clock_time((self._total - step) / speed)} left"]
+        print(" | ".join(parts), file=sys.stderr, flush=True)
         self._write("training", step, values)
         self.restart_clock(step)
 
@@ -68,25 +74,30 @@ class Progress:
         self.restart_clock(step)
 
     def close(self) -> None:
-        self._lines.close()
-        for writer in self._writers.values():
-            writer.close()
+        with _writing_to(self._folder):
+            self._lines.close()
+            for writer in self._writers.values():
+                writer.close()
 
     def _write(self, kind: str, step: int, values: dict[str, float], **more: Any) -> None:
-        self._lines.write({"kind": kind, "step": step, **more, **values})
-        with self._writers[kind].as_default():
+        with _writing_to(self._folder), self._writers[kind].as_default():
+            self._lines.write({"kind": kind, "step": step, **more, **values})
             for name, value in values.items():
                 tf.summary.scalar(name, value, step=step)
-        self._writers[kind].flush()
+            self._writers[kind].flush()
 
 
 class MetricsLog:
     """metrics.jsonl: one JSON object a line, each with its step; a resumed run drops the lines behind its start."""
 
     def __init__(self, path: pathlib.Path, step: int) -> None:
-        kept = [line for line in read_metrics(path) if line.get("step", 0) <= step]
-        files.write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._kept = [line for line in read_metrics(path) if line.get("step", 0) <= step]
+        files.write_atomically(path, "".join(json.dumps(line) + "\n" for line in self._kept))
         self._file = open(path, "a", encoding="utf-8")
+
+    def find(self, **values: Any) -> dict[str, Any] | None:
+        """The last line with these values that was there when the file was opened."""
+        return next((line for line in reversed(self._kept) if values.items() <= line.items()), None)
 
     def write(self, values: dict[str, Any]) -> None:
         self._file.write(json.dumps(values) + "\n")
@@ -108,6 +119,18 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
     return lines
 
 
+@contextlib.contextmanager
+def _writing_to(folder: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = str(error).splitlines()[0][:160]
+        raise UserError(
+            f"cannot write the metrics to {folder} ({reason}): what was saved before is whole; free the disk and run "
+            "the same command to go on"
+        ) from error
+
+
 _SHORT = {
     "loss": "loss {:.4f}",
     "masked_lm_loss": "masked LM {:.4f}",
@@ -118,6 +141,7 @@ _SHORT = {
     "sentence_order_error": "± {:.4f}",
     "learning_rate": "rate {:.3g}",
     "gradient_norm": "gradient norm {:.3g}",
+    "skipped_steps": "{} skipped",
 }
 
 

@@ -27,24 +27,42 @@ class RunFolder:
         self, path: str | os.PathLike, *, command: str, settings: dict[str, Any], adjustable: dict[str, Any]
     ) -> None:
         self.path = pathlib.Path(path)
+        self._existed = self.path.exists()
+        self._refuse_foreign()
         self._lock = self._locked()
         self.resumed = (self.path / RUN_FILE).is_file()
-        if self.resumed:
-            self._check_same_run(command, settings)
-        else:
-            found = sorted(entry.name for entry in self.path.iterdir() if entry.name != _LOCK)
-            if found and not all(name.startswith(".partial-") for name in found):
-                raise UserError(
-                    f"{self.path} holds {', '.join(found[:3])} but no {RUN_FILE}: it is not a run of this command; "
-                    "give a new --output_dir"
-                )
         versions = {"albert_tf": albert_tf.__version__, "tensorflow": tf.__version__}
         record = {"command": command, "settings": settings, "adjustable": adjustable, "versions": versions}
-        files.write_json(self.path / RUN_FILE, record)
+        try:
+            if self.resumed:
+                self._check_same_run(command, settings)
+            files.write_json(self.path / RUN_FILE, record)
+        except UserError:
+            self.close()
+            raise
 
     def close(self) -> None:
-        """Gives the folder free; the end of the process does so too, however it ends."""
+        """Gives the folder free, as the end of the process also does; where a run never began, nothing is left."""
+        if (
+            not self.resumed
+            and self.path.is_dir()
+            and {entry.name for entry in self.path.iterdir()} <= {RUN_FILE, _LOCK}
+        ):
+            for name in (RUN_FILE, _LOCK):
+                (self.path / name).unlink(missing_ok=True)
+            if not self._existed:
+                self.path.rmdir()
         self._lock.close()
+
+    def _refuse_foreign(self) -> None:
+        if not self.path.is_dir() or (self.path / RUN_FILE).is_file():
+            return
+        found = sorted(entry.name for entry in self.path.iterdir() if entry.name != _LOCK)
+        if not all(name.startswith(".partial-") for name in found):
+            raise UserError(
+                f"{self.path} holds {', '.join(found[:3])} but no {RUN_FILE}: it is not a run of this command; "
+                "give a new --output_dir"
+            )
 
     def _locked(self):
         try:

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from albert_tf import checkpoints
 from albert_tf.errors import UserError
@@ -14,64 +15,89 @@ FOLDER = "checkpoints"
 
 
 class Saver:
-    """Writes and reads the state of a run: variables, optimiser slots, step. The data position follows from the step."""
+    """Writes and reads the state of a run: variables, optimiser slots, step. The data position follows from the step.
+
+    Make it within the strategy's scope: it creates the optimiser's slots.
+    """
 
     def __init__(
         self,
         run_folder: pathlib.Path,
         model: checkpoints.Model,
-        optimizer: tf.Module,
+        optimizer: tf_keras.optimizers.legacy.Optimizer,
         global_step: tf.Variable,
         *,
         keep: int,
         made_by: dict[str, Any],
     ) -> None:
         self._folder, self._model, self._global_step, self._made_by = run_folder, model, global_step, made_by
-        # Slots exist before the first step, so that restoring one kind of run into another is noticed.
-        self._checkpoint = tf.train.Checkpoint(
-            step=global_step, optimizer=optimizer, variables=list(model.named_variables().values())
-        )
+        self._variables = list(model.named_variables().values())
+        # Slots exist before a restore, so that a checkpoint without some of them is noticed.
+        optimizer._create_all_weights(self._variables)
+        self._checkpoint = tf.train.Checkpoint(step=global_step, optimizer=optimizer, variables=self._variables)
         self._manager = tf.train.CheckpointManager(
             self._checkpoint, str(run_folder / FOLDER), max_to_keep=keep, checkpoint_name="ckpt"
         )
         self._saved_step: int | None = None
 
-    def restore(self) -> int:
-        """Takes up the newest checkpoint that can be read, with a warning for each that cannot; returns its step.
+    def restore(self) -> int | None:
+        """Takes up the newest checkpoint that can be read, with a warning for each that cannot.
 
-        Raises UserError where there are checkpoints and none can be read.
+        Returns its step, or None where nothing was saved yet. Raises UserError where nothing that was can be read.
         """
         candidates = list(reversed(self._manager.checkpoints))
         for path in candidates:
             try:
                 self._checkpoint.restore(path).assert_existing_objects_matched().expect_partial()
-                self._saved_step = int(self._global_step.numpy())
-                return self._saved_step
             except (tf.errors.OpError, AssertionError, ValueError) as error:
                 reason = str(error).splitlines()[0][:160]
                 print(f"WARNING: {path} cannot be read ({reason}); trying the one before", file=sys.stderr)
+                continue
+            self._saved_step = self._step()
+            self._save_model_folder()
+            return self._saved_step
         if candidates:
             raise UserError(
-                f"none of the {len(candidates)} checkpoints in {self._folder / FOLDER} can be read: the disk or the copy "
-                "is damaged; start again in another --output_dir, with --init_checkpoint of the model folder if it loads"
+                f"none of the {len(candidates)} checkpoints in {self._folder / FOLDER} can be read: the disk or the "
+                "copy is damaged; start again in another --output_dir, with this one as --init_checkpoint if it loads"
             )
-        return 0
+        return None
 
     def save(self) -> None:
         """Saves the present step, once: the checkpoint first, then the model folder.
 
-        Raises UserError where the disk does not take it; what was saved before stays whole.
+        Raises UserError where a weight is not finite or the disk does not take it; what was saved before stays whole.
         """
-        step = int(self._global_step.numpy())
+        step = self._step()
         if step == self._saved_step:
             return
+        if not all(bool(tf.reduce_all(tf.math.is_finite(variable))) for variable in self._variables):
+            raise UserError(
+                f"weights are not finite after step {step}: the run stops and {self._folder} keeps what was saved "
+                "before; lower --learning_rate or lengthen the warm-up"
+            )
         try:
             self._manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
             raise UserError(
-                f"cannot save step {step} to {self._folder / FOLDER} ({str(error).splitlines()[0][:160]}): the checkpoints "
-                "before it are whole; free the disk and run the same command to go on"
+                f"cannot save step {step} to {self._folder / FOLDER} ({str(error).splitlines()[0][:160]}): the "
+                "checkpoints before it are whole; free the disk and run the same command to go on"
             ) from error
-        info = dataclasses.replace(self._model.info, made_by={**self._made_by, "step": step})
-        checkpoints.save_model(self._folder, dataclasses.replace(self._model, info=info), step=step)
         self._saved_step = step
+        self._save_model_folder()
+
+    def _save_model_folder(self) -> None:
+        """Brings the model folder to the saved step; a killed run may have left it one checkpoint behind."""
+        if self._model_folder_step() == self._saved_step:
+            return
+        info = dataclasses.replace(self._model.info, made_by={**self._made_by, "step": self._saved_step})
+        checkpoints.save_model(self._folder, dataclasses.replace(self._model, info=info), step=self._saved_step)
+
+    def _model_folder_step(self) -> int | None:
+        try:
+            return checkpoints.read_info(self._folder)[0].made_by.get("step")
+        except UserError:  # none yet, or damaged: it is written anew
+            return None
+
+    def _step(self) -> int:
+        return int(self._global_step.numpy())

@@ -84,5 +84,6 @@ def _tpu_strategy(tpu_name: str | None) -> tf.distribute.Strategy:
     except (ValueError, RuntimeError, tf.errors.OpError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"no TPU {tpu_name or 'local'!r} could be reached ({reason}): check --tpu_name, or use another --distribution"
+            f"no TPU {tpu_name or 'local'!r} could be reached ({reason}): check --tpu_name, or use another "
+            "--distribution"
         ) from error

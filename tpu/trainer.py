@@ -1,6 +1,7 @@
 """One optimiser step over a global batch, on any strategy, and the loop around it (orbit.StandardTrainer)."""
 
 import time
+from typing import Any
 
 import orbit
 import tensorflow as tf
@@ -10,7 +11,7 @@ from albert_tf import optimization
 from albert_tf.checkpoints import Model
 from albert_tf.pretraining import objective
 
-_NEVER = tf.int64.max  # `first_bad_step` while every loss was finite
+_NEVER = tf.int64.max  # `first_bad_step` while there is none
 
 
 class PretrainingTrainer(orbit.StandardTrainer):
@@ -36,6 +37,7 @@ class PretrainingTrainer(orbit.StandardTrainer):
         options = orbit.StandardTrainerOptions(use_tf_function=loop_on_device, use_tf_while_loop=loop_on_device)
         super().__init__(dataset, options)
         self.strategy, self.model, self.optimizer = strategy, model, optimizer
+        self._scales_loss = isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
         self.global_step, self.seed, self.grad_accum_steps = global_step, seed, grad_accum_steps
         self._weights = list(model.named_variables().values())
         self._gradients = tf.function(self._micro_gradients, jit_compile=jit_compile or None)
@@ -43,15 +45,17 @@ class PretrainingTrainer(orbit.StandardTrainer):
         self._loop_on_device = loop_on_device
         self._waited = 0.0  # seconds
         with strategy.scope():
+            optimizer._create_all_weights(self._weights)  # replicas cannot make them within the step
             self._sums = _tracker(tf.zeros([len(objective.Sums._fields)]))
             self._norm = _tracker(tf.zeros([]))
-            self._count = _tracker(tf.zeros([]))
+            self._updates = _tracker(tf.zeros([]))
+            self._skipped = _tracker(tf.zeros([]))
             self._rate = _tracker(tf.zeros([]))
             self.first_bad_step = _tracker(tf.constant(_NEVER, tf.int64))
 
     def train_loop_begin(self) -> None:
         self._waited = 0.0
-        for variable in (self._sums, self._norm, self._count):
+        for variable in (self._sums, self._norm, self._updates, self._skipped):
             variable.assign(tf.zeros_like(variable))
 
     def train_step(self, iterator) -> None:
@@ -60,11 +64,18 @@ class PretrainingTrainer(orbit.StandardTrainer):
         self._waited += time.perf_counter() - start
         self._step(features)
 
-    def train_loop_end(self) -> dict[str, float]:
-        """Sums since train_loop_begin, mean gradient norm before clipping, last rate, seconds of waiting for batches."""
+    def train_loop_end(self) -> dict[str, Any]:
+        """What was seen since train_loop_begin.
+
+        sums (objective.Sums), gradient_norm (mean before clipping, over the steps that updated the weights; None where
+        none did), skipped_steps (gradients beyond float16's range), learning_rate (the last), seconds_waiting (for
+        batches), first_bad_step (counted from 1, or None).
+        """
+        updates = float(self._updates.numpy())
         return {
             "sums": self._sums.numpy(),
-            "gradient_norm": float(self._norm.numpy()) / max(float(self._count.numpy()), 1.0),
+            "gradient_norm": float(self._norm.numpy()) / updates if updates else None,
+            "skipped_steps": int(self._skipped.numpy()),
             "learning_rate": float(self._rate.numpy()),
             "seconds_waiting": None if self._loop_on_device else self._waited,
             "first_bad_step": None if self.first_bad_step.numpy() == _NEVER else int(self.first_bad_step.numpy()),
@@ -81,7 +92,7 @@ class PretrainingTrainer(orbit.StandardTrainer):
         gradients, sums = self._accumulated(features, weights, self._replica_seed(context))
         reduced = _all_reduce(context, [*gradients, *sums])
         gradients, sums = reduced[: len(gradients)], objective.Sums(*reduced[len(gradients) :])
-        if isinstance(self.optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+        if self._scales_loss:
             gradients = self.optimizer.get_unscaled_gradients(gradients)
         clipped, norm = optimization.clip_by_global_norm(gradients)
         self._rate.assign(optimization.current_learning_rate(self.optimizer))
@@ -89,13 +100,18 @@ class PretrainingTrainer(orbit.StandardTrainer):
         self.optimizer.apply_gradients(zip(clipped, self._weights, strict=True), experimental_aggregate_gradients=False)
 
     def _note(self, loss: tf.Tensor, sums: objective.Sums, norm: tf.Tensor) -> None:
-        """Keeps what the log shows; a non-finite loss is remembered by its step, counted from 1."""
-        step = self.global_step + 1
-        bad = tf.where(tf.math.is_finite(loss), tf.constant(_NEVER, tf.int64), step)
-        self.first_bad_step.assign(tf.minimum(self.first_bad_step, bad))
+        """Keeps what the log shows, and the first step (counted from 1) that cannot be gone on from.
+
+        A gradient beyond the range is expected now and then under loss scaling: the optimiser then skips the step.
+        """
+        finite = tf.math.is_finite(norm)
+        good = tf.math.is_finite(loss) & (finite | self._scales_loss)
+        bad_step = tf.where(good, tf.constant(_NEVER, tf.int64), self.global_step + 1)
+        self.first_bad_step.assign(tf.minimum(self.first_bad_step, bad_step))
         self._sums.assign_add(tf.stack(list(sums)))
-        self._norm.assign_add(norm)
-        self._count.assign_add(1.0)
+        self._norm.assign_add(tf.where(finite, norm, 0.0))
+        self._updates.assign_add(tf.cast(finite, tf.float32))
+        self._skipped.assign_add(tf.cast(~finite, tf.float32))
 
     def _accumulated(
         self, features: dict[str, tf.Tensor], weights: objective.Weights, seed: tf.Tensor
@@ -122,7 +138,7 @@ class PretrainingTrainer(orbit.StandardTrainer):
         with tf.GradientTape() as tape:
             sums = objective.forward_sums(self.model, features, training=True, dropout_seed=seed)
             loss = objective.loss(sums, weights)
-            if isinstance(self.optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
+            if self._scales_loss:
                 loss = self.optimizer.get_scaled_loss(loss)
         return tape.gradient(loss, self._weights, unconnected_gradients=tf.UnconnectedGradients.ZERO), sums
 
