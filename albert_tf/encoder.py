@@ -96,7 +96,8 @@ class AlbertEncoder(layers.AlbertLayer):
         mask, sequences = inputs.get("input_mask"), inputs.get("sequence_ids")
         bias = tf.zeros([], tf.float32)
         if mask is not None:
-            bias = (1.0 - tf.cast(mask, tf.float32))[:, None, None, :] * layers.MASKED_SCORE
+            bias = (1.0 - tf.cast(mask, tf.float32)) * layers.MASKED_SCORE
+            bias = tf.expand_dims(tf.expand_dims(bias, 1), 1)  # TensorFlow Lite has no slice that adds an axis
         if sequences is not None:
             others = sequences[:, None, :, None] != sequences[:, None, None, :]
             bias = tf.maximum(bias + tf.cast(others, tf.float32) * layers.MASKED_SCORE, layers.MASKED_SCORE)

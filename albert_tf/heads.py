@@ -217,7 +217,7 @@ class ConditionalSpanHead(layers.AlbertLayer):
         start_logits = self.start_logits(sequence_output)
         start_log_probs, start_index = tf.math.top_k(masked_log_softmax(start_logits, forbidden), start_n_top)
         end_logits = self.end_logits(sequence_output, tf.gather(sequence_output, start_index, batch_dims=1))
-        end_log_probs = masked_log_softmax(end_logits, forbidden[:, None, :])
+        end_log_probs = masked_log_softmax(end_logits, tf.expand_dims(forbidden, 1))
         end_log_probs, end_index = tf.math.top_k(end_log_probs, end_n_top)  # [B, K1, K2]
         return {
             "start_top_log_probs": start_log_probs,
@@ -238,7 +238,8 @@ class ConditionalSpanHead(layers.AlbertLayer):
         # dense([token; start]) = token @ upper half + start @ lower half: nothing of size K * S * 2H is made.
         upper, lower = tf.split(self.compute(self.end_dense.kernel), 2, axis=0)
         tokens = layers.dense(sequence_output, upper, self.compute(self.end_dense.bias))
-        inner = tokens[:, None, :, :] + layers.dense(starts, lower, None)[:, :, None, :]  # [B, K, S, H]
+        starts = layers.dense(starts, lower, None)
+        inner = tf.expand_dims(tokens, 1) + tf.expand_dims(starts, 2)  # [B, K, S, H]
         return tf.cast(self.end(self.end_layer_norm(tf.math.tanh(inner)))[..., 0], tf.float32)
 
     def answer_logits(

@@ -66,7 +66,7 @@ def operations(path: pathlib.Path) -> list[str]:
 
 def _converted(function: Any, *, small: bool) -> bytes:
     with _quiet():
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([function], function)
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         if small:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]

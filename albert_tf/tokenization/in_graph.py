@@ -12,6 +12,7 @@ import importlib.util
 import os
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from albert_tf.errors import UserError
@@ -48,15 +49,18 @@ class GraphTokenizer(tf.Module):
         self._tables = code_point_tables(do_lower_case=self._lower, keep_accents=tokenizer.keep_accents)
         self._model = _SentencePieceModel(tokenizer.serialized)
         self._word_mark_id = tokenizer.piece_to_id(WORD_MARK)
-        parts = tokenizer.piece_parts()
-        self._part_ids = ragged_rows([ids for ids, _ in parts])
-        self._part_tails = ragged_rows([tails for _, tails in parts])
+        parts = tokenizer.piece_parts()  # of the few pieces that are cut once more; row 0 is for all others
+        rows = np.zeros(tokenizer.vocab_size, np.int32)
+        rows[list(parts)] = np.arange(1, len(parts) + 1)
+        self._part_row = tf.constant(rows)
+        self._part_ids = ragged_rows([[UNCHANGED], *(ids for ids, _ in parts.values())])
+        self._part_tails = ragged_rows([[0], *(tails for _, tails in parts.values())])
 
     def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """string [B] -> ids int32 [B, (T)], as Tokenizer.encode gives them: no [CLS] or [SEP] is added."""
         normalized, _ = self._normalized(_decoded(texts))
         ids = self._model.tokenize(tf.strings.unicode_encode(normalized, "UTF-8"))
-        return ids.with_values(tf.gather(self._part_ids, ids.values)).merge_dims(1, 2)
+        return ids.with_values(self._parts(ids.values)).merge_dims(1, 2)
 
     def encode_with_offsets(self, texts: tf.Tensor) -> GraphEncoding:
         """string [B] -> ids and offsets, as Tokenizer.encode_with_offsets gives them."""
@@ -65,8 +69,8 @@ class GraphTokenizer(tf.Module):
         ids, starts, ends = self._model.tokenize_with_offsets(tf.strings.unicode_encode(normalized, "UTF-8"))
         row = ids.value_rowids()
         first, last = self._piece_spans(normalized, row, ids.values, starts, ends)
-        part_ids = tf.gather(self._part_ids, ids.values)
-        first, last = _part_spans(first, last, tf.gather(self._part_tails, ids.values))
+        part_ids = self._parts(ids.values)
+        first, last = _part_spans(first, last, tf.gather(self._part_tails, tf.gather(self._part_row, ids.values)))
         row = tf.gather(row, part_ids.value_rowids())
         invisible = tf.gather(self._tables.invisible.values, self._tables.invisible.rows(codes.values))
         first, last = _original_spans(codes, normalized, origins, row, (first, last), invisible == 0)
@@ -75,6 +79,12 @@ class GraphTokenizer(tf.Module):
         is_space = codes.with_values(self._is_space(codes.values))
         starts, ends = ragged.with_values(first - base), ragged.with_values(last - base)
         return GraphEncoding(ragged, starts, ends, codes, is_space)
+
+    def _parts(self, flat_ids: tf.Tensor) -> tf.RaggedTensor:
+        """Ids [T] -> the ids that each ends up as, [T, (parts)]: the release's rule on a digit and a comma."""
+        parts = tf.gather(self._part_ids, tf.gather(self._part_row, flat_ids))
+        same = tf.gather(flat_ids, parts.value_rowids())
+        return parts.with_values(tf.where(parts.values == UNCHANGED, same, parts.values))
 
     def _is_space(self, flat_codes: tf.Tensor) -> tf.Tensor:
         return tf.gather(self._tables.replacement.values, self._tables.replacement.rows(flat_codes)) == SPACE

@@ -65,17 +65,13 @@ class SentencePieceTokenizer(Tokenizer):
         starts[: len(SPECIAL_PIECES)] = True
         return starts
 
-    def piece_parts(self) -> list[tuple[list[int], list[int]]]:
-        """For each piece, what it ends up as: ids, and for each of these how many characters of the piece follow it."""
-        result = []
-        for piece_id in range(len(self._pieces)):
-            parts = self._splits.get(piece_id)
-            if parts is None:
-                result.append(([piece_id], [0]))
-                continue
+    def piece_parts(self) -> dict[int, tuple[list[int], list[int]]]:
+        """Pieces that are cut once more: the ids of the parts, and how many characters of the piece follow each."""
+        result = {}
+        for piece_id, parts in self._splits.items():
             lengths = [len(part.replace(WORD_MARK, "")) for part in parts]
             tails = [sum(lengths[number + 1 :]) for number in range(len(parts))]
-            result.append(([self.piece_to_id(part) for part in parts], tails))
+            result[piece_id] = ([self.piece_to_id(part) for part in parts], tails)
         return result
 
     def save(self, folder: str | pathlib.Path) -> None:
