@@ -40,7 +40,8 @@ def test_every_task(name, glue_root, tiny_model, tmp_path, capfd, command, finet
 def test_a_word_is_learned_and_the_best_model_kept(glue_root, tiny_model, tmp_path, capfd, finetune):
     run = tmp_path / "run"
     given = {"task_name": "sst-2", "data_dir": glue_root, "model_dir": tiny_model, "output_dir": run}
-    assert finetune(**given, num_train_steps=40, eval_every_steps=10, learning_rate=5e-3, early_stop_patience=2) == 0
+    given |= {"eval_file": glue_root / "SST-2/train.tsv", "learning_rate": 3e-3, "classifier_dropout": 0.0}
+    assert finetune(**given, num_train_steps=40, eval_every_steps=10, early_stop_patience=2) == 0
     result = json.loads((run / "results.json").read_text())
     assert result["score"] == 1.0 and result["degenerate"] is None
     out, err = capfd.readouterr()
