@@ -128,9 +128,8 @@ def _ordered_pairs(
             counts["pieces_split"] += 1
             a_end, b_end, following = split, stop, stop
         else:
-            long_enough = [bound for bound in inner if bound - position > excess]
-            if excess and long_enough and rng.random() < 0.5:
-                split = rng.choice(long_enough)
+            if excess and rng.random() < 0.5 and (splits := _splits_after_long(inner, position, excess)):
+                split = rng.choice(splits)
                 a_end, b_end, following = split - excess, stop, stop
                 counts["tokens_left_out"] += excess
             else:
@@ -176,6 +175,13 @@ def _take(bounds: list[int], position: int, target: int) -> tuple[list[int], int
     first = bisect.bisect_right(bounds, position)
     last = min(bisect.bisect_left(bounds, position + target, first), len(bounds) - 1)
     return bounds[first:last], bounds[last]
+
+
+def _splits_after_long(inner: list[int], position: int, excess: int) -> list[int]:
+    """Bounds whose sentence before can lose `excess` tokens; else those with so many tokens before them in the row."""
+    begins = [position, *inner[:-1]]
+    alone = [bound for begin, bound in zip(begins, inner, strict=True) if bound - begin > excess]
+    return alone or [bound for bound in inner if bound - position > excess]
 
 
 def _split_inside(position: int, stop: int, starts_word: np.ndarray, rng: random.Random) -> int:

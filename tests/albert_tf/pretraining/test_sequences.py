@@ -60,6 +60,16 @@ def test_sentence_order_rows(book, max_seq_length):
     assert counts["targets"] == len(rows)
 
 
+def test_a_gap_is_inside_one_sentence():
+    document = TokenDocument(list(range(0, 30_001, 10)))  # sentences of 10 tokens
+    rows, _ = cut([document], np.ones(30_000, bool), max_seq_length=128)
+    gaps = 0
+    for (_, a_end), (b_begin, _) in map(in_order, rows):
+        assert b_begin - a_end < 10  # the end of A's last sentence, which is still there in part
+        gaps += b_begin > a_end
+    assert 0.4 < gaps / len(rows) < 0.55
+
+
 def test_shares(book):
     document, starts_word = book
     rows, counts = cut([document], starts_word, max_seq_length=32)
