@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 CHECKPOINT = "model.ckpt-best"  # the name in the released archives
-VOCABULARY = {"sentencepiece": "30k-clean.model", "wordpiece": "vocab.txt"}
+VOCABULARY = {"spiece.model": "30k-clean.model", "spiece.vocab": "30k-clean.vocab"}  # our file names, theirs
 
 # Optimiser state and counters, which no model folder keeps.
 SKIPPED = r"/(adam|lamb)_[mv]$|/Adam(_1)?$|^global_step$|^beta[12]_power$"
@@ -211,7 +211,9 @@ def write(folder: pathlib.Path, model: checkpoints.Model) -> list[str]:
     files.write_json(folder / checkpoints.CONFIG_FILE, values)
     if model.tokenizer is not None:
         model.tokenizer.save(folder)
-        (folder / model.tokenizer.file_name).rename(folder / VOCABULARY[model.tokenizer.kind])
+        for ours, theirs in VOCABULARY.items():
+            if (folder / ours).is_file():
+                (folder / ours).rename(folder / theirs)
     return notices
 
 

@@ -180,7 +180,8 @@ def test_tokeniser_and_casing_travel(tmp_path, write, random_model, tiny_spm):
         convert(source, tmp_path / target, target)
         found = checkpoints.load_model(tmp_path / target).tokenizer
         assert (found.hash, found.do_lower_case, found.keep_accents) == (tokenizer.hash, False, True)
-    assert (tmp_path / "release" / "30k-clean.model").is_file()
+    names = {file.name for file in (tmp_path / "release").iterdir()}
+    assert {"30k-clean.model", "30k-clean.vocab"} <= names and "spiece.vocab" not in names
     settings = json.loads((tmp_path / "huggingface" / "tokenizer_config.json").read_text())
     assert settings["tokenizer_class"] == "AlbertTokenizer" and settings["cls_token"] == "[CLS]"
     assert config_of(tmp_path / "huggingface")["bos_token_id"] == tokenizer.cls_id
