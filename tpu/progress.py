@@ -16,6 +16,7 @@ from albert_tf.errors import UserError
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 _SECONDS_BETWEEN_LINES = 10.0
+_SPIKE = 1.0  # nats from one line to the next
 
 
 class Progress:
@@ -31,6 +32,7 @@ class Progress:
             }
         self._clock, self._clock_step = time.perf_counter(), start
         self._steps_per_second: float | None = None
+        self._loss: float | None = None
 
     def steps_until_next_line(self, step: int) -> int:
         """As many steps as fit between two lines of progress; one at first, so that a line appears early."""
@@ -64,8 +66,18 @@ class Progress:
         parts += [f"input {waiting['input_waiting_share']:.1%}"] if waiting else []
         parts += ["(starting)" if first else f"{_clock_time((self._total - step) / speed)} left"]
         print(" | ".join(parts), file=sys.stderr, flush=True)
+        self._warn_of_spike(step, metrics["loss"])
         self._write("training", step, values)
         self.restart_clock(step)
+
+    def _warn_of_spike(self, step: int, loss: float) -> None:
+        if self._loss is not None and loss > self._loss + _SPIKE:
+            print(
+                f"WARNING: the loss rose from {self._loss:.4f} to {loss:.4f} between steps {self._clock_step} and "
+                f"{step}; if it stays high, begin another run at an earlier checkpoint with a lower --learning_rate",
+                file=sys.stderr,
+            )
+        self._loss = loss
 
     def evaluation(self, step: int, metrics: dict[str, float], name: str) -> None:
         """Reports an evaluation on the data called `name`."""

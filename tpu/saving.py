@@ -12,6 +12,8 @@ from albert_tf import checkpoints
 from albert_tf.errors import UserError
 
 FOLDER = "checkpoints"
+# What TensorFlow raises at damaged checkpoints; a truncated file gives an IndexError, a foreign one an AssertionError.
+_UNREADABLE = (tf.errors.OpError, AssertionError, IndexError, RuntimeError, ValueError)
 
 
 class Saver:
@@ -49,7 +51,7 @@ class Saver:
         for path in candidates:
             try:
                 self._checkpoint.restore(path).assert_existing_objects_matched().expect_partial()
-            except (tf.errors.OpError, AssertionError, ValueError) as error:
+            except _UNREADABLE as error:
                 reason = str(error).splitlines()[0][:160]
                 print(f"WARNING: {path} cannot be read ({reason}); trying the one before", file=sys.stderr)
                 continue
