@@ -60,10 +60,11 @@ def test_a_word_is_learned_and_the_best_model_kept(glue_root, tiny_model, tmp_pa
         assert f"stopped early at step {result['last_step']}" in err
 
 
-def test_a_killed_run_goes_on_to_the_same_end(glue_root, tiny_model, tmp_path, monkeypatch, capfd, finetune, weights):
+def test_a_killed_run_goes_on_to_the_same_end(glue_root, tiny_model, tmp_path, monkeypatch, capfd, finetune):
     given = {"task_name": "mrpc", "data_dir": glue_root, "model_dir": tiny_model}
     given |= {"num_train_steps": 9, "eval_every_steps": 3, "encoder_dropout": 0.2}
     assert finetune(**given, output_dir=tmp_path / "whole") == 0
+    from albert_tf.checkpoints import read_tensors
     from tasks.training_loop import TrainingLoop
 
     class Killed(BaseException):
@@ -84,9 +85,11 @@ def test_a_killed_run_goes_on_to_the_same_end(glue_root, tiny_model, tmp_path, m
     assert "going on from step 3" in capfd.readouterr().err
     results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("whole", "cut")]
     assert results[0] == results[1]
-    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    whole, cut = (read_tensors(tmp_path / name / "checkpoints/ckpt-9") for name in ("whole", "cut"))
+    assert any("beta" in name or "slot" in name.lower() for name in whole)  # the optimiser's state too
     for name, value in whole.items():
-        np.testing.assert_allclose(cut[name], value, atol=1e-6, err_msg=name)
+        if not isinstance(value, bytes):
+            np.testing.assert_allclose(cut[name], value, atol=1e-6, err_msg=name)
     steps = [json.loads(line)["step"] for line in (tmp_path / "cut/metrics.jsonl").read_text().splitlines()]
     assert steps == [0, 3, 3, 6, 6, 9, 9]  # nothing twice
 

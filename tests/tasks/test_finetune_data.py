@@ -140,6 +140,13 @@ def test_feature_cache_is_used_by_a_second_run(own, tiny_model, tmp_path, monkey
     assert all(np.allclose(first[name], second[name], atol=1e-6) for name in first)
 
 
+@pytest.mark.parametrize("name", ["sst-2", "qqp"])
+def test_official_files_train(name, shared, tiny_model, tmp_path, capfd, finetune):
+    given = {"task_name": name, "data_dir": shared / "data/GLUE", "model_dir": tiny_model, "output_dir": tmp_path}
+    assert finetune(**given, num_train_steps=2, eval_every_steps=2, max_train_examples=500, max_eval_examples=50) == 0
+    assert list(json.loads((tmp_path / "results.json").read_text())["metrics"]) == (["dev"] if name == "sst-2" else [])
+
+
 WRONG = [
     ({"task_name": "sst3"}, "unknown task 'sst3'; did you mean sst-2"),
     ({"data_dir": "nowhere"}, "no file at nowhere/train.tsv"),

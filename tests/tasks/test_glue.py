@@ -106,6 +106,15 @@ def test_recipes_are_those_of_the_paper():
     assert make_task("wnli").recipe.encoder_dropout == 0.1 and make_task("qqp").max_seq_length == 512
 
 
+def test_labels_are_in_the_order_of_the_release():
+    assert make_task("mnli").labels == ("contradiction", "entailment", "neutral") == make_task("ax").labels
+    assert make_task("qnli").labels == make_task("rte").labels == ("entailment", "not_entailment")
+    assert make_task("cola").labels == ("0", "1") and make_task("sts-b").labels is None
+    assert make_task("mnli", labels=("neutral", "entailment", "contradiction")).labels[0] == "neutral"
+    with pytest.raises(UserError, match="the labels of rte are entailment, not_entailment"):
+        make_task("rte", labels=("yes", "no"))
+
+
 def test_names_in_any_spelling():
     assert {canonical_name(name) for name in ("SST2", "sst-2", "Sst_2", "SST-2")} == {"sst-2"}
     assert canonical_name("STSB") == "sts-b" and canonical_name("MNLI") == "mnli"
