@@ -11,9 +11,9 @@ from albert_tf.conversion import reference, saved_model
 from albert_tf.conversion.names import Source
 from albert_tf.errors import UserError
 
-# Relative to the largest value of an output (at least 1). float32 against float64 stays below a tenth of it; the wrong
-# form of gelu, the smallest of real mistakes, lies above.
-TOLERANCE = 1e-4
+# Relative to the largest value of an output (at least 1). With random weights, albert_base to albert_xxlarge, float32
+# stayed within 4e-6 of float64, and the smallest of real mistakes, the other form of gelu, began at 3e-4.
+TOLERANCE = 5e-5
 
 
 class Difference(NamedTuple):
