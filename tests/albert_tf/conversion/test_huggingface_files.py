@@ -219,3 +219,15 @@ def test_inner_groups_that_transformers_cannot_run_are_told(tmp_path, write, ran
     source = write("release", random_model(num_hidden_groups=2, inner_group_num=inner))
     report = convert(source, tmp_path / "face", "huggingface")
     assert any("IndexError" in notice for notice in report.notices) == told
+
+
+def test_wordpiece_vocabulary_of_the_chinese_releases_travels(tmp_path, write, random_model):
+    folder = write("release", random_model(vocab_size=8))
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##b"]
+    (folder / "vocab_chinese.txt").write_text("\n".join(pieces) + "\n")
+    convert(folder, tmp_path / "face", "huggingface")
+    assert (tmp_path / "face" / "vocab.txt").read_text().split() == pieces
+    settings = json.loads((tmp_path / "face" / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "BertTokenizer" and settings["strip_accents"] is True
+    convert(tmp_path / "face", tmp_path / "back", "release")
+    assert checkpoints.load_model(tmp_path / "back").tokenizer.encode("ab b") == [5, 7, 6]
