@@ -9,6 +9,7 @@ from tasks.finetune import check_positive, define_task_flags, task_options
 if TYPE_CHECKING:
     from absl import flags as absl_flags
 
+    from tasks.exported import ExportedEnsemble
     from tasks.finetuned import Ensemble
 
 
@@ -29,7 +30,7 @@ def define_model_flags(flag_values: "absl_flags.FlagValues") -> None:
     from absl import flags
 
     shared = {"flag_values": flag_values}
-    flags.DEFINE_string("model_dir", None, "folder of a fine-tuned model", **shared)
+    flags.DEFINE_string("model_dir", None, "folder of a fine-tuned model, or of its export", **shared)
     flags.DEFINE_list("ensemble", None, "folders of several models that answer together", **shared)
     flags.DEFINE_string("task_name", None, "checked against the model's task; ax for the diagnostic set", **shared)
     flags.DEFINE_integer("eval_batch_size", 64, "rows computed together", lower_bound=1, **shared)
@@ -42,14 +43,18 @@ def define_model_flags(flag_values: "absl_flags.FlagValues") -> None:
     define_task_flags(flag_values)
 
 
-def load_ensemble(flags: Any) -> "Ensemble":
-    """The models that --model_dir and --ensemble name.
+def load_ensemble(flags: Any) -> "Ensemble | ExportedEnsemble":
+    """The models that --model_dir and --ensemble name, or the export that --model_dir names.
 
     Raises UserError where there is none.
     """
     model_dirs = [*([flags.model_dir] if flags.model_dir else []), *(flags.ensemble or [])]
     if not model_dirs:
         raise UserError("no model: give --model_dir=DIR, or --ensemble=DIR,DIR")
+    from albert_tf.export import is_exported
+
+    if any(map(is_exported, model_dirs)):
+        return _exported(flags, model_dirs)
     from tasks.finetuned import Computing, Ensemble
 
     computing = Computing(
@@ -60,6 +65,29 @@ def load_ensemble(flags: Any) -> "Ensemble":
         cache_dir=flags.cache_dir,
     )
     return Ensemble(model_dirs, task_name=flags.task_name, task_options=task_options(flags), computing=computing)
+
+
+def _exported(flags: Any, model_dirs: list[str]) -> "ExportedEnsemble":
+    """An export in place of a model folder.
+
+    Raises UserError for several, and for flags that an export has already decided.
+    """
+    if len(model_dirs) > 1:
+        raise UserError(f"{', '.join(model_dirs)}: an ensemble is made of model folders, not of exports; give those")
+    if flags.mixed_precision != "float32" or flags.distribution not in ("auto", "cpu"):
+        raise UserError(
+            f"{model_dirs[0]} is an export, whose precision and device are fixed: leave out --mixed_precision and "
+            "--distribution, or give the model folder"
+        )
+    from tasks.exported import ExportedEnsemble
+
+    return ExportedEnsemble(
+        model_dirs[0],
+        task_name=flags.task_name,
+        task_options=task_options(flags),
+        batch_size=flags.eval_batch_size,
+        cache_dir=flags.cache_dir,
+    )
 
 
 def run(flags: Any) -> None:

@@ -71,3 +71,49 @@ def tiny_spm(prose, tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("vocabulary") / "tiny_spm"
     train_vocabulary(str(prose), folder, vocab_size=800, report=lambda line: None)
     return folder / "spiece.model"
+
+
+@pytest.fixture(scope="session")
+def c_api():
+    """A function that runs a signature of a SavedModel through TensorFlow's C library in a process of its own.
+
+    (folder, signature name, {input: array}, op libraries) -> {output: array}; strings are arrays of bytes objects.
+    """
+    import json
+    import subprocess
+    import sys
+
+    import numpy as np
+
+    def packed(array):
+        values = array.reshape(-1).tolist()
+        is_text = array.dtype == object
+        kind = "string" if is_text else str(array.dtype)
+        return {"dtype": kind, "shape": array.shape, "values": [value.hex() for value in values] if is_text else values}
+
+    def run(folder, signature, inputs, op_libraries=()):
+        import tensorflow as tf
+        from tensorflow.core.protobuf import saved_model_pb2
+
+        stored = saved_model_pb2.SavedModel.FromString((pathlib.Path(folder) / "saved_model.pb").read_bytes())
+        names = stored.meta_graphs[0].signature_def[signature]
+        job = {
+            "tensorflow": str(pathlib.Path(tf.__file__).parent),
+            "op_libraries": list(op_libraries),
+            "folder": str(folder),
+            "inputs": {names.inputs[name].name: packed(value) for name, value in inputs.items()},
+            "outputs": [output.name for output in names.outputs.values()],
+        }
+        program = str(pathlib.Path(__file__).with_name("c_api.py"))
+        done = subprocess.run(
+            [sys.executable, "-I", program], input=json.dumps(job), capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        results = {}
+        for name, array in zip(names.outputs, json.loads(done.stdout), strict=True):
+            is_text = array["dtype"] == "string"
+            values = [bytes.fromhex(value) for value in array["values"]] if is_text else array["values"]
+            results[name] = np.array(values, object if is_text else array["dtype"]).reshape(array["shape"])
+        return results
+
+    return run

@@ -5,6 +5,7 @@ standard output its answers: {"answers": {signature: {output: array}}} or {"erro
 "values"}. Nothing of this project is imported, so that nothing of it can be missing where the model is served.
 """
 
+import gc
 import json
 import sys
 
@@ -48,6 +49,7 @@ def main() -> None:
             result = {"answers": answer(json.loads(line))}
         except Exception as error:  # whatever it is, the export is not usable, and the other side says so
             result = {"error": f"{type(error).__name__}: {error}"}
+        gc.collect()  # a loaded model is full of cycles, and the next one may be as large
         print(json.dumps(result), flush=True)
 
 

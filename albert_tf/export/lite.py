@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import tempfile
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ import tensorflow as tf
 from albert_tf import files
 from albert_tf.errors import UserError
 from albert_tf.export.clean_process import compare
-from albert_tf.export.saved_model import concrete_function, weights_read_once
-from albert_tf.export.signatures import Arrays, Signature
+from albert_tf.export.saved_model import write_saved_model
+from albert_tf.export.signatures import DEFAULT, Arrays, Signature
 
 if TYPE_CHECKING:
     from albert_tf.checkpoints import Model
@@ -22,7 +23,8 @@ FILES = {"float32": "model.tflite", "int8_weights": "model_int8.tflite"}
 
 
 def write_lite(folder: pathlib.Path, model: "Model", ids: Signature) -> dict[str, Any]:
-    """Writes both files and returns the parity report: how far each is from the Python model, by output.
+    """Writes both files and returns the parity report: how far each is from the Python model, by output,
+    relative where numbers exceed 1.
 
     Strings are left out: small devices get numbers, and the manifest names the labels.
 
@@ -36,15 +38,19 @@ def write_lite(folder: pathlib.Path, model: "Model", ids: Signature) -> dict[str
         expected={name: ids.expected[name] for name in sorted(numbers)},
     )
     report = {}
-    with weights_read_once(model.encoder):
-        function = concrete_function(signature)
+    with tempfile.TemporaryDirectory() as source:  # only SavedModels keep their signature in the conversion
+        write_saved_model(source, {DEFAULT: signature}, encoder=model.encoder)
         for kind, name in FILES.items():
-            data = _converted(function, small=kind != "float32")
+            data = _converted(source, small=kind != "float32")
             files.write_atomically(folder / name, data)
             answers = run(folder / name, signature.request)
             if kind == "float32":
                 compare(answers, signature.expected, precision="float32", what=name)
-            differences = {key: _difference(answers[key], right) for key, right in signature.expected.items()}
+            differences = {
+                key: _difference(answers[key], right)
+                for key, right in signature.expected.items()
+                if right.dtype.kind == "f"
+            }
             report[kind] = {"file": name, "bytes": len(data), "largest_difference": differences}
     return report
 
@@ -64,9 +70,9 @@ def operations(path: pathlib.Path) -> list[str]:
         return sorted({details["op_name"] for details in interpreter._get_ops_details()} - {"DELEGATE"})
 
 
-def _converted(function: Any, *, small: bool) -> bytes:
+def _converted(source: str, *, small: bool) -> bytes:
     with _quiet():
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([function], function)
+        converter = tf.lite.TFLiteConverter.from_saved_model(source, signature_keys=[DEFAULT])
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         if small:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
