@@ -70,7 +70,11 @@ class SentencePieceTokenizer(Tokenizer):
         result = {}
         for piece_id, parts in self._splits.items():
             lengths = [len(part.replace(WORD_MARK, "")) for part in parts]
-            tails = [sum(lengths[number + 1 :]) for number in range(len(parts))]
+            # A word mark of its own stands for nothing: it ends where the piece begins.
+            tails = [
+                sum(lengths[number + 1 :]) if length else len(self._pieces[piece_id])
+                for number, length in enumerate(lengths)
+            ]
             result[piece_id] = ([self.piece_to_id(part) for part in parts], tails)
         return result
 
