@@ -96,7 +96,7 @@ class ClassificationHead(layers.AlbertLayer):
 
 @_register
 class MultipleChoiceHead(ClassificationHead):
-    """One score an option (RACE): dense [H, 1] on the pooled output of each [CLS] passage [SEP] question option [SEP]."""
+    """One score an option (RACE): dense [H, 1] on the pooled output of [CLS] passage [SEP] question option [SEP]."""
 
     config_names = ("hidden_size", "dropout_rate")
 

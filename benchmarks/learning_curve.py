@@ -14,7 +14,7 @@ from tpu.progress import METRICS_FILE, read_metrics
 
 
 def draw(runs: list[pathlib.Path], output: pathlib.Path) -> None:
-    """Masked-LM loss and accuracy, sentence-order accuracy, over steps; a run's steps follow those of the one before."""
+    """Masked-LM loss and accuracy, sentence-order accuracy; a run's steps follow those of the one before."""
     figure, (losses, masked, order) = plt.subplots(1, 3, figsize=(14, 4))
     offset = 0
     for number, run in enumerate(runs):
