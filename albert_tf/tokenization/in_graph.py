@@ -56,10 +56,14 @@ class GraphTokenizer(tf.Module):
         self._part_ids = ragged_rows([[UNCHANGED], *(ids for ids, _ in parts.values())])
         self._part_tails = ragged_rows([[0], *(tails for _, tails in parts.values())])
 
+    def normalize(self, texts: tf.Tensor) -> tf.Tensor:
+        """string [B] -> string [B]: white space, accents and case as the Python tokeniser has them."""
+        normalized, _ = self._normalized(_decoded(texts))
+        return tf.strings.unicode_encode(normalized, "UTF-8")
+
     def encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """string [B] -> ids int32 [B, (T)], as Tokenizer.encode gives them: no [CLS] or [SEP] is added."""
-        normalized, _ = self._normalized(_decoded(texts))
-        ids = self._model.tokenize(tf.strings.unicode_encode(normalized, "UTF-8"))
+        ids = self._model.tokenize(self.normalize(texts))
         return ids.with_values(self._parts(ids.values)).merge_dims(1, 2)
 
     def encode_with_offsets(self, texts: tf.Tensor) -> GraphEncoding:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from albert_tf.errors import UserError
 from albert_tf.tokenization import code_points, load_tokenizer
 from albert_tf.tokenization.in_graph import GraphTokenizer
+from albert_tf.tokenization.normalization import sentencepiece_normalizer
 
 CASINGS = [(lower, accents) for lower in (True, False) for accents in (False, True)]
 
@@ -53,6 +54,24 @@ def test_random_texts(lower, accents, tiny_spm):
         expected = tokenizer.encode_with_offsets(text)
         assert ids == again == expected.ids, ascii(text)
         assert offsets == expected.offsets, ascii(text)
+
+
+@pytest.mark.parametrize("lower, accents", CASINGS)
+def test_normalised_text(lower, accents, tiny_spm):
+    """Also where the vocabulary knows none of the characters. NUL has a stand-in."""
+    graph = GraphTokenizer(load_tokenizer(tiny_spm, do_lower_case=lower, keep_accents=accents))
+    texts = random_texts(1500, seed=4)
+    texts += [
+        "\u039f\u0394\u039f\u03a3",
+        "\u03a3",
+        "\u0391\u03a3'\u03a3",
+        "\u0391\u03a3\u0345 \u03a3\u0345\u0391",
+        "\U0001d6ba\U0001d6b6",
+    ]
+    found = tf.function(graph.normalize, [tf.TensorSpec([None], tf.string)])(tf.constant([t.encode() for t in texts]))
+    rule = sentencepiece_normalizer(do_lower_case=lower, keep_accents=accents)
+    for text, normalized in zip(texts, found.numpy().tolist(), strict=True):
+        assert normalized.decode() == rule(text).replace("\0", "\uf8ff"), ascii(text)
 
 
 @pytest.mark.parametrize("lower", [True, False])

@@ -493,3 +493,38 @@ def test_wrong_use(tiny_spm, tmp_path, capsys, monkeypatch):
     assert "--warmup needs it" in refused(warmup=True)
     (tmp_path / "file").write_text("")
     assert "is a file: expected a folder" in refused(export_dir=tmp_path / "file")
+
+
+def test_the_client_of_the_guide(exports):
+    """The gRPC client of docs/serving.md, against a service on this machine that answers with the export."""
+    pytest.importorskip("tensorflow_serving")
+    from concurrent import futures
+
+    import grpc
+    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+    one = exports("single")
+
+    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
+        def Predict(self, request, context):
+            inputs = {key: tf.constant(value) for key, value in serving_files.predict_inputs(request).items()}
+            response = predict_pb2.PredictResponse()
+            for key, value in one.loaded.signatures[request.model_spec.signature_name](**inputs).items():
+                response.outputs[key].CopyFrom(tf.make_tensor_proto(value))
+            return response
+
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    guide = (pathlib.Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    client = guide.split("### gRPC\n\n```python\n")[1].split("```")[0]
+    client = client.replace("localhost:8500", f"127.0.0.1:{port}")
+    names = {}
+    try:
+        exec(client, names)
+    finally:
+        server.stop(None).wait()
+    expected = one.serving.python_answers({"text": ["a bright river", "a dull stone"]})
+    assert names["labels"] == [label.decode() for label in expected["label"]]
+    np.testing.assert_allclose(names["probabilities"], expected["probabilities"], atol=ROUNDING)
