@@ -58,7 +58,8 @@ _HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")  # absl's spellin
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0 done, 2 the user's mistake (told in one line), 130 interrupted.
 
-    `argv` is like `sys.argv`, program name first. Any other exception is a bug and passes through.
+    `argv` is like `sys.argv`, program name first. Trouble with files that no command foresaw (a path too long, no
+    rights, a full disk) counts as the user's, too. Any other exception is a bug and passes through.
     """
     arguments = list(sys.argv if argv is None else argv)[1:]
     label = "albert_tf"
@@ -72,6 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"{label}: {' '.join(str(error).split())}", file=sys.stderr)
         return _WRONG_USE
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        print(f"{label}: {place}{error.strerror or error}; check the path, its rights and the disk", file=sys.stderr)
+        return _WRONG_USE
     except KeyboardInterrupt:
         print(f"{label}: interrupted", file=sys.stderr)
         return _INTERRUPTED
@@ -82,12 +89,18 @@ def command_line() -> None:
     # C++ warnings off; without an NVIDIA driver errors as well, since then each start logs a failed search for GPUs.
     has_nvidia_driver = os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/dxg")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_nvidia_driver else "3")
+    sys.stdout.reconfigure(errors="backslashreplace")  # file names that are not UTF-8, terminals without Unicode
+    code = None
     try:
         code = main()
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, `head` for one, has seen enough
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        if isinstance(error, BrokenPipeError):  # the reader, `head` for one, has seen enough
+            code = 0
+        elif not code:  # else `main` has told it
+            print(f"albert_tf: cannot write the output: {error.strerror or error}; check the disk", file=sys.stderr)
+            code = _WRONG_USE
     sys.exit(code)
 
 

@@ -280,17 +280,18 @@ def write_tensors(prefix: str | os.PathLike, tensors: dict[str, Any]) -> None:
     """
     import tensorflow as tf
 
-    names = list(tensors)
+    names, prefix = list(tensors), pathlib.Path(prefix)
     values = [tf.convert_to_tensor(tensors[name]) for name in names]
     try:
-        with tf.device("CPU:0"):
+        with tf.device("CPU:0"), files.plainly_named(prefix.parent) as folder:
             tf.raw_ops.SaveV2(
-                prefix=str(prefix), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
+                prefix=str(folder / prefix.name), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
             )
     except tf.errors.OpError as error:
-        for part in pathlib.Path(prefix).parent.glob(f"{pathlib.Path(prefix).name}.*"):
+        for part in prefix.parent.glob(f"{glob_escape(prefix.name)}.*"):
             part.unlink(missing_ok=True)
-        raise OSError(0, error.message.splitlines()[0]) from error
+        reason = re.sub(r"^\{\{.*?\}\} | \[Op:\w+\]$", "", error.message.splitlines()[0])  # names of TensorFlow's own
+        raise OSError(0, reason) from error
 
 
 def read_tensors(prefix: str | os.PathLike) -> dict[str, "np.ndarray"]:
@@ -308,8 +309,10 @@ def read_tensors(prefix: str | os.PathLike) -> dict[str, "np.ndarray"]:
     if not data:
         raise UserError(f"the checkpoint {prefix} has no {prefix.name}.data-* file beside its index; copy it too")
     try:
-        reader = tf.train.load_checkpoint(str(prefix))
-        return {name: reader.get_tensor(name) for name in sorted(reader.get_variable_to_shape_map())}
+        endings = [file.name.removeprefix(prefix.name) for file in (index, *data)]
+        with files.plainly_named(prefix, endings) as found:
+            reader = tf.train.load_checkpoint(str(found))
+            return {name: reader.get_tensor(name) for name in sorted(reader.get_variable_to_shape_map())}
     except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:  # IndexError: the file ends early
         reason = str(error).splitlines()[0][:200]
         raise UserError(f"the checkpoint {prefix} is truncated or damaged ({reason}); copy it again") from error

@@ -7,14 +7,17 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
 
 from albert_tf.errors import UserError
 
 _PARTIAL = ".partial-"  # marks what was not finished; a later run of the same command may remove it
+# TensorFlow takes names with these characters for patterns; the last range stands for bytes that are not UTF-8.
+_HARD_TO_OPEN = re.compile(r"[*?\[\]\\\udc80-\udcff]")
 
 
 def write_atomically(path: str | os.PathLike, data: bytes | str) -> None:
@@ -22,23 +25,36 @@ def write_atomically(path: str | os.PathLike, data: bytes | str) -> None:
 
     Raises UserError where the folder cannot be written to.
     """
+    with writing(path) as file:
+        file.write(data.encode("utf-8") if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Gives a file beside `path` that takes its place once it is written, and vanishes on failure.
+
+    Raises UserError where the folder cannot be written to.
+    """
     path = pathlib.Path(path)
-    payload = data.encode("utf-8") if isinstance(data, str) else data
     partial = path.with_name(f"{_PARTIAL}{os.getpid()}-{path.name}")
     try:
         with open(partial, "wb") as file:
-            file.write(payload)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
-        raise UserError(f"cannot write {path}: {error.strerror}; check the folder, its rights and the disk") from error
+        reason = error.strerror or error
+        raise UserError(f"cannot write {path}: {reason}; check the folder, its rights and the disk") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
     """Writes `value` as indented JSON with a final newline, atomically."""
-    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(path, text.encode("utf-8", "backslashreplace"))  # half a character (\udcff) becomes JSON's escape
 
 
 def read_json(path: str | os.PathLike, what: str) -> dict:
@@ -64,14 +80,14 @@ def read_json(path: str | os.PathLike, what: str) -> dict:
 def new_folder(final: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Gives a temporary folder beside `final` that becomes `final` on success and vanishes on failure.
 
-    An empty folder at `final` is replaced; temporary folders that killed runs left for `final` are removed. The caller
-    decides beforehand what a full one means.
+    An empty folder at `final` is replaced, or the one that a link there leads to; temporary folders that killed runs
+    left for `final` are removed. The caller decides beforehand what a full one means.
 
     Raises UserError where the folder cannot be made or `final` holds something.
     """
-    final = pathlib.Path(final)
-    if final.exists() and (not final.is_dir() or any(final.iterdir())):
-        raise UserError(f"{final} exists and is not empty; give a new folder or empty this one")
+    check_new_folder(final)
+    final = pathlib.Path(os.path.realpath(final))
+    made = [folder for folder in final.parents if not folder.exists()]  # innermost first
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(final)
@@ -83,10 +99,47 @@ def new_folder(final: str | os.PathLike) -> Iterator[pathlib.Path]:
         os.chmod(partial, 0o755)  # mkdtemp is private; a model folder is to be shared
         os.replace(partial, final)
     except OSError as error:
-        raise UserError(f"cannot write {final}: {error.strerror}; check the folder, its rights and the disk") from error
+        reason = error.strerror or error
+        raise UserError(f"cannot write {final}: {reason}; check the folder, its rights and the disk") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         os.close(lock)
+        with contextlib.suppress(OSError):  # those that now hold something stay
+            for folder in made:
+                folder.rmdir()
+
+
+def check_new_folder(path: str | os.PathLike) -> None:
+    """Raises UserError where `new_folder` could not put a folder: beforehand, not after hours of work."""
+    try:
+        final = pathlib.Path(os.path.realpath(path))
+        if not final.exists():
+            return
+        taken = not final.is_dir() or any(final.iterdir())
+    except OSError as error:
+        raise UserError(f"cannot make the folder {path}: {error.strerror}; check the path and its rights") from error
+    if taken:
+        raise UserError(f"{path} exists and is not empty; give a new folder or empty this one")
+    here = final == pathlib.Path(os.path.realpath(os.curdir))
+    if here or os.path.ismount(final):
+        what = "the folder you are in" if here else "where a disk is mounted"
+        raise UserError(f"{path} is {what}, which a finished folder cannot replace; give a new folder in it")
+
+
+@contextlib.contextmanager
+def plainly_named(path: pathlib.Path, endings: Iterable[str] = ("",)) -> Iterator[pathlib.Path]:
+    """Gives `path`, or a link to it where TensorFlow would not find it by its name.
+
+    endings: of the files that have `path` as common beginning, where there is none of that name itself.
+    """
+    if not _HARD_TO_OPEN.search(str(path)):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="albert_tf-") as scratch:
+        link = pathlib.Path(scratch) / "linked"
+        for ending in endings:
+            os.symlink(os.path.realpath(f"{path}{ending}"), f"{link}{ending}")
+        yield link
 
 
 def _locked_folder(final: pathlib.Path) -> tuple[pathlib.Path, int]:

@@ -39,7 +39,7 @@ def convert(
     nothing known (unless `heads` says what to take), cannot be expressed in the target, or computes something else
     than what was made of it.
     """
-    _check_new(output_dir)
+    files.check_new_folder(output_dir)
     with sources.opened(
         model_dir, heads=heads, label_names=label_names, hidden_act=hidden_act, config_file=config_file
     ) as source:
@@ -59,12 +59,6 @@ def convert(
         differences=tuple(differences),
         notices=(*source.notices, *notices),
     )
-
-
-def _check_new(folder: pathlib.Path) -> None:
-    """Before the work, not after it."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"--output_dir {folder} exists and is not empty; give a new folder")
 
 
 def _check_accounts(source: Source, restored: checkpoints.Restored, *, chosen: bool) -> None:

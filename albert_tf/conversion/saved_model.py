@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from albert_tf import checkpoints
+from albert_tf import checkpoints, files
 from albert_tf.conversion import release
 from albert_tf.conversion.names import Source
 from albert_tf.errors import UserError
@@ -89,7 +89,8 @@ def _load(folder: pathlib.Path) -> Any:
         graphs = saved_model_pb2.SavedModel.FromString((folder / GRAPH).read_bytes()).meta_graphs
         tags = [list(graph.meta_info_def.tags) for graph in graphs]
         inference = next((tag for tag in tags if "train" not in tag), tags[0] if tags else [])
-        return tf.saved_model.load(str(folder), tags=inference)
+        with files.plainly_named(folder) as found:
+            return tf.saved_model.load(str(found), tags=inference)
     except (DecodeError, OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
         reason = str(error).splitlines()[0][:200]
         raise UserError(f"the SavedModel {folder} is truncated or damaged ({reason}); copy it again") from error

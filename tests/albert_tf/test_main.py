@@ -137,6 +137,15 @@ def test_user_error_interrupt_and_bug(sample, capsys):
     assert run_line(capsys, "sample", "--input_file=a") == (2, "", "albert_tf sample: no text at a.txt: give another\n")
     sample.action = fail(KeyboardInterrupt())
     assert run_line(capsys, "sample", "--input_file=a") == (130, "", "albert_tf sample: interrupted\n")
+    sample.action = fail(FileNotFoundError(2, "No such file or directory", "a.txt"))
+    code, _, err = run_line(capsys, "sample", "--input_file=a")
+    assert (code, err) == (
+        2,
+        "albert_tf sample: a.txt: No such file or directory; check the path, its rights and the disk\n",
+    )
+    sample.action = fail(BrokenPipeError())
+    with pytest.raises(BrokenPipeError):
+        main(["albert_tf", "sample", "--input_file=a"])
     sample.action = fail(ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError):
         main(["albert_tf", "sample", "--input_file=a"])
@@ -218,3 +227,20 @@ def test_a_reader_that_leaves_early_is_no_error():
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_output_that_cannot_be_written_is_one_line_or_escaped():
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "albert_tf", "--help"],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+            )
+        assert done.returncode == 2
+        assert "No space left on device" in done.stderr and done.stderr.count("\n") == 1
+    code = "import albert_tf.__main__ as m; m.main = lambda: print(chr(0x2581), chr(0xdcff)) or 0; m.command_line()"
+    done = in_new_process("-c", code, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2581 \\udcff\n", "")

@@ -13,6 +13,7 @@ import pytest
 
 from albert_tf import checkpoints
 from albert_tf.__main__ import main
+from albert_tf.conversion.convert import convert
 
 
 @pytest.fixture
@@ -139,6 +140,15 @@ def test_output_folder_that_holds_something(released, tmp_path, capsys):
     assert main(["albert_tf", "convert", f"--model_dir={released}", f"--output_dir={output}", "--to=native"]) == 2
     assert "not empty" in capsys.readouterr().err
     assert [file.name for file in output.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("name", ["model [1] of *", os.fsdecode(b"mod\xe8le")])
+@pytest.mark.parametrize("to", ["native", "huggingface", "release"])
+def test_names_that_tensorflow_takes_for_patterns(released, tmp_path, name, to):
+    released.rename(tmp_path / name)
+    output = tmp_path / f"out {name}"
+    convert(tmp_path / name, output, to)
+    assert checkpoints.load_model(output).config == checkpoints.load_model(tmp_path / name).config
 
 
 # Archives

@@ -1,0 +1,76 @@
+"""Files and folders that are whole under their final name or not there, wherever and however they are named."""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from albert_tf import files
+from albert_tf.errors import UserError
+
+
+def test_new_folder_leaves_nothing_of_a_failure(tmp_path):
+    (tmp_path / "kept").mkdir()
+    with pytest.raises(ZeroDivisionError), files.new_folder(tmp_path / "kept" / "a" / "b") as folder:
+        (folder / "half").touch()
+        raise ZeroDivisionError
+    assert list(tmp_path.rglob("*")) == [tmp_path / "kept"]
+
+
+def test_new_folder_follows_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to("disk")
+    (tmp_path / "later").symlink_to("new")
+    for name in ("out", "later"):
+        with files.new_folder(tmp_path / name) as folder:
+            (folder / "file").touch()
+        assert (tmp_path / name).is_symlink() and (tmp_path / name / "file").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "later", "new", "out"]
+
+
+def test_places_that_cannot_be_replaced_are_refused_beforehand(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for place in (".", "../here"):
+        with pytest.raises(UserError, match="the folder you are in"):
+            files.check_new_folder(place)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os.path, "ismount", lambda path: pathlib.Path(path).name == "here")
+    with pytest.raises(UserError, match="where a disk is mounted"), files.new_folder("here"):
+        raise AssertionError("the work must not begin")
+    with pytest.raises(UserError, match="File name too long"):
+        files.check_new_folder("x" * 300)
+
+
+def test_writing_replaces_all_or_nothing(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(UserError, match="cannot write .*file: odd"), files.writing(path) as file:
+        file.write(b"half")
+        raise OSError("odd")  # as NumPy raises it, without a number
+    with pytest.raises(KeyboardInterrupt), files.writing(path) as file:
+        file.write(b"half")
+        raise KeyboardInterrupt
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("file", b"old")]
+    files.write_atomically(path, "new")
+    assert path.read_bytes() == b"new"
+
+
+def test_json_carries_names_that_are_not_utf8(tmp_path):
+    value = {"name": os.fsdecode(b"caf\xe9"), "other": "é\u2028"}
+    files.write_json(tmp_path / "a.json", value)
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == value
+
+
+@pytest.mark.parametrize("name", ["run [1]*?", os.fsdecode(b"caf\xe9"), "back\\slash"])
+def test_links_with_plain_names(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "a.index").write_text("index")
+    with files.plainly_named(folder / "a", [".index"]) as prefix:
+        assert not set("[]*?\\") & set(str(prefix)) and str(prefix).isascii()
+        assert pathlib.Path(f"{prefix}.index").read_text() == "index"
+    with files.plainly_named(folder) as link:
+        (link / "b").touch()
+    assert (folder / "b").is_file()
