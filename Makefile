@@ -17,10 +17,10 @@ demo: install
 	$(BIN)/python -m tpu.demo
 
 test: lint
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2
 
 test-slow: $(VENV)/.installed-hf lint
-	$(BIN)/python -m pytest -q --slow
+	$(BIN)/python -m pytest -q -n 2 --slow
 
 lint: install
 	$(BIN)/ruff check .
