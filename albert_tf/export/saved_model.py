@@ -37,8 +37,8 @@ def write_saved_model(
         variables = {id(variable): variable for function in functions.values() for variable in function.variables}
     root.weights = list(variables.values())
     try:
-        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # a server does not train
-        tf.saved_model.save(root, str(folder), signatures=functions, options=options)
+        # Gradients stay in, although no server wants them: without, nobody could load this export and save it again.
+        tf.saved_model.save(root, str(folder), signatures=functions)
     except (OSError, tf.errors.OpError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot write the export to {folder}: {reason}; check the folder and the disk") from error

@@ -35,7 +35,7 @@ IDS_OPS = set(
     "MergeV2Checkpoints Min Minimum Mul NoOp Pack Pad PartitionedCall Placeholder Pow ReadVariableOp Reshape "
     "RestoreV2 Rsqrt SaveV2 Select SelectV2 Shape ShardedFilename Softmax SquaredDifference Squeeze "
     "StatefulPartitionedCall StaticRegexFullMatch StopGradient StridedSlice StringJoin Sub Tanh Transpose Unpack "
-    "VarHandleOp VarIsInitializedOp ExpandDims".split()
+    "UnsortedSegmentSum VarHandleOp VarIsInitializedOp ExpandDims".split()
 )
 
 
@@ -293,8 +293,10 @@ def test_hub_fine_tuning_halves_the_loss(hub_export):
     import tf_keras
 
     tf_keras.utils.set_random_seed(5)
-    words = "river stone bird music winter garden letter market".split()
-    texts = [" ".join([*words[number % 5 :][:3], "bright" if number % 2 else "dark"]) for number in range(64)]
+    words = (
+        "the value of names in this list is a module".split()
+    )  # whole pieces of the test vocabulary, as are the cues
+    texts = [" ".join([*words[number % 7 :][:3], "class" if number % 2 else "function"]) for number in range(64)]
     preprocess = tensorflow_hub.KerasLayer(str(hub_export / "preprocessor"))
     encoder = tensorflow_hub.KerasLayer(str(hub_export / "encoder"), trainable=True)
     text = tf_keras.Input([], dtype=tf.string)
@@ -303,10 +305,10 @@ def test_hub_fine_tuning_halves_the_loss(hub_export):
     assert len(encoder.trainable_variables) > 20
     before = [variable.numpy() for variable in encoder.trainable_variables]
     loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    classifier.compile(tf_keras.optimizers.Adam(2e-3), loss)
+    classifier.compile(tf_keras.optimizers.Adam(3e-3), loss)
     data = tf.constant(texts), tf.constant([number % 2 for number in range(64)])
     first = classifier.evaluate(*data, verbose=0)
-    classifier.fit(*data, batch_size=16, epochs=8, verbose=0)
+    classifier.fit(*data, batch_size=16, epochs=10, verbose=0)
     assert classifier.evaluate(*data, verbose=0) < 0.5 * first
     moved = [np.abs(old - new.numpy()).max() for old, new in zip(before, encoder.trainable_variables, strict=True)]
     assert min(moved) > 0
