@@ -86,9 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command_line() -> None:
     """What the installed `albert_tf` program and `python -m albert_tf` do: quieten TensorFlow, run `main`, exit."""
-    # C++ warnings off; without an NVIDIA driver errors as well, since then each start logs a failed search for GPUs.
-    has_nvidia_driver = os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/dxg")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_nvidia_driver else "3")
+    quieten_tensorflow()
     sys.stdout.reconfigure(errors="backslashreplace")  # file names that are not UTF-8, terminals without Unicode
     code = None
     try:
@@ -102,6 +100,13 @@ def command_line() -> None:
             print(f"albert_tf: cannot write the output: {error.strerror or error}; check the disk", file=sys.stderr)
             code = _WRONG_USE
     sys.exit(code)
+
+
+def quieten_tensorflow() -> None:
+    """Turns off the C++ start-up messages of a TensorFlow that is not imported yet, unless the user has set a level."""
+    # Warnings off; without an NVIDIA driver errors as well, since then each start logs a failed search for GPUs.
+    has_nvidia_driver = os.path.exists("/proc/driver/nvidia") or os.path.exists("/dev/dxg")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_nvidia_driver else "3")
 
 
 def _command_name(arguments: Sequence[str]) -> str | None:
@@ -154,6 +159,8 @@ def _parse(name: str, flag_values: flags.FlagValues, arguments: Sequence[str]) -
         near = _nearest(stray[0], flag_values, prefix="--")
         raise UserError(f"stray argument {stray[0]!r}{near}: flags are written --name=value; {more}")
     for flag in _defined(flag_values):
+        if _is_required(flag) and flag.value in ("", []):
+            raise UserError(f"--{flag.name} is empty; {more}")
         if isinstance(flag.value, float) and not math.isfinite(flag.value):
             raise UserError(f"--{flag.name}={flag.value}: expected a finite number; {more}")
 

@@ -11,22 +11,24 @@ import sys
 import time
 
 from albert_tf.__main__ import main as albert_tf
+from albert_tf.__main__ import quieten_tensorflow
 
+_VOCAB_SIZE = 3000
 _PRETRAINING = {
     "preset": "albert_tiny",
     "train_batch_size": 32,
-    "num_train_steps": 1200,
-    "num_warmup_steps": 120,
+    "num_train_steps": 1600,
+    "num_warmup_steps": 150,
     "optimizer": "adamw",
     "bias_correction": "true",  # without it the first hundreds of steps are several times too large
     "learning_rate": 0.001,
-    "eval_every_steps": 600,
+    "eval_every_steps": 800,
 }
 # Of the kind that the model has read, yet none of them stands in its text.
 _SENTENCES = (
-    "If the argument is omitted, the [MASK] value is used.",
-    "This method returns a new [MASK] of the given type.",
-    "An error is raised if the file does not [MASK].",
+    "The default value [MASK] used if the argument is omitted.",
+    "The name of [MASK] class is given by the first argument.",
+    "Return true if the object is a string[MASK]",
 )
 
 
@@ -37,7 +39,7 @@ def main(folder: pathlib.Path) -> int:
         shutil.rmtree(folder / name, ignore_errors=True)
     text, vocab, records, run = (folder / name for name in ("text", "vocab", "records", "run"))
     _gather(text)
-    _command("train_vocab", input_file=text, output_dir=vocab, vocab_size=3000)
+    _command("train_vocab", input_file=text, output_dir=vocab, vocab_size=_VOCAB_SIZE)
     _command(
         "create_pretraining_data",
         input_file=text,
@@ -87,7 +89,7 @@ def _report(run: pathlib.Path, seconds: float) -> int:
     print(f"    always the commonest piece{'':10}{baseline:<15.3f}{baseline:.3f}")
     orders = [f"{line['sentence_order_accuracy']:.3f} ± {line['sentence_order_error']:.3f}" for line in (before, after)]
     print(f"  sentence order accuracy{'':15}{orders[0]:<15}{orders[1]}  (one standard error; chance is 0.5)")
-    print("    A model this small stays near chance on sentence order for a long time: that is not a fault.")
+    print("    Minutes of training leave sentence order near chance, and whole words hardly guessed: hours do more.")
     print(f"\nModel: {run} (a --model_dir for every command), made in {seconds / 60:.1f} minutes.")
     if after["masked_lm_accuracy"] < 2 * baseline:
         print(
@@ -101,4 +103,5 @@ def _report(run: pathlib.Path, seconds: float) -> int:
 
 
 if __name__ == "__main__":
+    quieten_tensorflow()
     sys.exit(main(pathlib.Path("demo")))

@@ -137,6 +137,11 @@ def test_user_error_interrupt_and_bug(sample, capsys):
     assert run_line(capsys, "sample", "--input_file=a") == (2, "", "albert_tf sample: no text at a.txt: give another\n")
     sample.action = fail(KeyboardInterrupt())
     assert run_line(capsys, "sample", "--input_file=a") == (130, "", "albert_tf sample: interrupted\n")
+    assert run_line(capsys, "sample", "--input_file=") == (
+        2,
+        "",
+        "albert_tf sample: --input_file is empty; albert_tf sample --help lists the flags\n",
+    )
     sample.action = fail(FileNotFoundError(2, "No such file or directory", "a.txt"))
     code, _, err = run_line(capsys, "sample", "--input_file=a")
     assert (code, err) == (

@@ -10,6 +10,7 @@ from tpu import demo, progress
 
 def test_demo_runs_and_admits_failure(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(prose, "docstrings", dict)  # the topics alone are quicker
+    monkeypatch.setattr(demo, "_VOCAB_SIZE", 1000)
     monkeypatch.setitem(demo._PRETRAINING, "num_train_steps", 2)
     monkeypatch.setitem(demo._PRETRAINING, "num_warmup_steps", 1)
     (tmp_path / "run").mkdir()
