@@ -39,6 +39,8 @@ class Norm(NamedTuple):
 
 
 class Block(NamedTuple):
+    """Weights of one block."""
+
     query: Affine
     key: Affine
     value: Affine
@@ -65,10 +67,12 @@ class Network(NamedTuple):
 
 
 def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """GELU in the tanh form of the release."""
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 def gelu_erf(x: np.ndarray) -> np.ndarray:
+    """GELU in its exact form."""
     return 0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))
 
 
