@@ -72,6 +72,7 @@ class PretrainingData:
 
 
 def open_data(settings: PretrainingSettings) -> PretrainingData:
+    """Opens the records to train and to evaluate on, with their tokeniser. Raises UserError where something is amiss."""
     tokenizer = None
     if settings.tokenizer_file is not None:
         tokenizer = tokenization.load_tokenizer(settings.tokenizer_file)
@@ -99,6 +100,7 @@ def open_data(settings: PretrainingSettings) -> PretrainingData:
 
 
 def model_config(settings: PretrainingSettings, tokenizer: tokenization.Tokenizer) -> AlbertConfig:
+    """The configuration to train: the one given or the preset at the vocabulary's size, with the dropouts asked for."""
     config = settings.model
     if config is None:
         config = preset(settings.preset).replace(vocab_size=tokenizer.vocab_size)

@@ -24,6 +24,8 @@ _HEADER, _FOOTER = 12, 4  # bytes before and after a payload
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
+    """One file of a records folder."""
+
     name: str
     num_records: int
     num_bytes: int
@@ -108,6 +110,7 @@ class RecordsInfo:
 
 
 def shard_name(number: int, total: int) -> str:
+    """File name of shard `number` (from 0) of `total`."""
     return f"records-{number:05d}-of-{total:05d}.tfrecord"
 
 
