@@ -72,7 +72,7 @@ class PretrainingData:
 
 
 def open_data(settings: PretrainingSettings) -> PretrainingData:
-    """Opens the records to train and to evaluate on, with their tokeniser. Raises UserError where something is amiss."""
+    """Opens the records to train and to evaluate on, with their tokeniser. Raises UserError where that fails."""
     tokenizer = None
     if settings.tokenizer_file is not None:
         tokenizer = tokenization.load_tokenizer(settings.tokenizer_file)
