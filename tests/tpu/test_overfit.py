@@ -13,7 +13,7 @@ def few_records(make_records, tmp_path_factory):
     """A function that gives a folder of 64 records with a kind of masking."""
 
     def make(masking):
-        source = make_records(max_seq_length=24, masking=masking, heldout_fraction=0.0, num_shards=1)
+        source = make_records(max_seq_length=16, masking=masking, heldout_fraction=0.0, num_shards=1)
         info = records.RecordsInfo.read(source)
         folder = tmp_path_factory.mktemp("few")
         payloads = [
@@ -50,7 +50,7 @@ def overfit(pretrain, data, folder, **flags):
 
 @pytest.mark.parametrize("mixed_precision", ["float32", "mixed_bfloat16"])
 def test_64_sequences_with_their_masks(pretrain, few_records, tmp_path, mixed_precision):
-    flags = {"num_train_steps": 200, "num_warmup_steps": 20, "learning_rate": 2e-3}
+    flags = {"num_train_steps": 160, "num_warmup_steps": 16, "learning_rate": 2e-3}
     last, said = overfit(pretrain, few_records("static"), tmp_path / "run", mixed_precision=mixed_precision, **flags)
     assert "evaluation on a sample of 64 TRAINING sequences" in said
     assert last["masked_lm_loss"] < 0.5 and last["sentence_order_accuracy"] > 0.95, said
