@@ -1,5 +1,8 @@
 """`albert_tf pretrain`: flags to settings."""
 
+from collections.abc import Callable
+from typing import Any
+
 from absl import flags
 
 from albert_tf.config import AlbertConfig, preset
@@ -8,8 +11,15 @@ from albert_tf.errors import UserError
 
 def define_flags(flag_values: flags.FlagValues) -> None:
     """The flags; the release's names where it has them."""
-    text, number = (_definer(define, flag_values) for define in (flags.DEFINE_string, flags.DEFINE_float))
-    integer, yes_no = (_definer(define, flag_values) for define in (flags.DEFINE_integer, flags.DEFINE_boolean))
+    _define_inputs(flag_values)
+    _define_recipe(flag_values)
+    _define_machinery(flag_values)
+    for name in ("data_dir", "output_dir"):
+        flags.mark_flag_as_required(name, flag_values)
+
+
+def _define_inputs(flag_values: flags.FlagValues) -> None:
+    text, _, integer, yes_no, _ = _definers(flag_values)
     text("data_dir", None, "records folder (create_pretraining_data), or TFRecord files of the release")
     text("output_dir", None, "run folder; the same command with the same folder goes on where the run stopped")
     text("preset", None, "size of the model, such as albert_base; the vocabulary sets vocab_size")
@@ -19,7 +29,13 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     text("eval_data_dir", None, "records folder to evaluate on; default: DATA_DIR/heldout where there is one")
     text("spm_model_file", None, "SentencePiece model, where the records folder does not hold it")
     text("vocab_file", None, "WordPiece vocab.txt, where the records folder does not hold it")
-    integer("eval_batch_size", 64, "sequences of one evaluation step", lower_bound=1)
+    integer("max_seq_length", None, "tokens a sequence: checked against the records", lower_bound=1)
+    integer("max_predictions_per_seq", None, "masked tokens a sequence at most; default: the records'", lower_bound=1)
+    yes_no("skip_corrupt_records", False, "read all records once at the start and leave out the damaged ones")
+
+
+def _define_recipe(flag_values: flags.FlagValues) -> None:
+    _, number, integer, yes_no, choice = _definers(flag_values)
     integer("num_train_steps", 125_000, "optimiser steps in all", lower_bound=1)
     integer("train_batch_size", 4096, "sequences of one optimiser step, over all devices", lower_bound=1)
     integer(
@@ -27,28 +43,30 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     )
     number("learning_rate", 0.00176, "peak rate, reached after the warm-up", lower_bound=0.0)
     integer("num_warmup_steps", 3125, "steps of linear warm-up; linear decay to 0 follows", lower_bound=0)
-    flags.DEFINE_enum("optimizer", "lamb", ["lamb", "adamw"], "optimiser", flag_values=flag_values)
+    choice("optimizer", "lamb", "optimiser", enum_values=["lamb", "adamw"])
     yes_no("bias_correction", False, "correct the moments' bias, as the LAMB paper does and the release does not")
     number("weight_decay", 0.01, "decay of weights, LayerNorm and biases left out", lower_bound=0.0)
     number("hidden_dropout", None, "dropout of hidden states, share; default: the preset's", lower_bound=0.0)
     number(
         "attention_dropout", None, "dropout of attention probabilities, share; default: the preset's", lower_bound=0.0
     )
-    integer("max_seq_length", None, "tokens a sequence: checked against the records", lower_bound=1)
-    integer("max_predictions_per_seq", None, "masked tokens a sequence at most; default: the records'", lower_bound=1)
-    flags.DEFINE_enum(
+    integer("seed", 12345, "fixes initial weights, order of records, masks and dropout", lower_bound=0)
+    yes_no("deterministic", False, "give the same bits every time on the same device, at some cost of speed")
+
+
+def _define_machinery(flag_values: flags.FlagValues) -> None:
+    text, _, integer, _, choice = _definers(flag_values)
+    choice(
         "mixed_precision",
         "float32",
-        ["float32", "mixed_bfloat16", "mixed_float16"],
         "type of the products; weights, LayerNorm, softmax, losses and optimiser stay float32",
-        flag_values=flag_values,
+        enum_values=["float32", "mixed_bfloat16", "mixed_float16"],
     )
-    flags.DEFINE_enum(
+    choice(
         "distribution",
         "auto",
-        ["auto", "cpu", "gpu", "mirrored", "multi_worker", "tpu"],
         "where to compute; auto takes a named TPU, the cluster of TF_CONFIG, all GPUs, else the CPU",
-        flag_values=flag_values,
+        enum_values=["auto", "cpu", "gpu", "mirrored", "multi_worker", "tpu"],
     )
     text("tpu_name", None, "Cloud TPU name, grpc://host:port, or local on a TPU VM")
     integer(
@@ -57,18 +75,13 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     integer("save_checkpoints_steps", 1000, "steps between checkpoints", lower_bound=1)
     integer("keep_checkpoints", 3, "checkpoints kept", lower_bound=1)
     integer("eval_every_steps", None, "steps between evaluations; default: at every checkpoint", lower_bound=1)
-    yes_no("skip_corrupt_records", False, "read all records once at the start and leave out the damaged ones")
-    integer("seed", 12345, "fixes initial weights, order of records, masks and dropout", lower_bound=0)
-    yes_no("deterministic", False, "give the same bits every time on the same device, at some cost of speed")
-    flags.DEFINE_enum(
+    integer("eval_batch_size", 64, "sequences of one evaluation step", lower_bound=1)
+    choice(
         "jit_compile",
         "auto",
-        ["auto", "true", "false"],
         "compile the gradient step with XLA; auto does on GPU and TPU",
-        flag_values=flag_values,
+        enum_values=["auto", "true", "false"],
     )
-    for name in ("data_dir", "output_dir"):
-        flags.mark_flag_as_required(name, flag_values)
 
 
 def run(flags_given: flags.FlagValues) -> None:
@@ -87,17 +100,11 @@ def run(flags_given: flags.FlagValues) -> None:
 
     same = (
         *("data_dir", "output_dir", "preset", "init_checkpoint", "init_from_group0", "eval_data_dir"),
-        *(
-            "eval_batch_size",
-            "num_train_steps",
-            "train_batch_size",
-            "grad_accum_steps",
-            "learning_rate",
-            "num_warmup_steps",
-        ),
-        *("optimizer", "bias_correction", "weight_decay", "hidden_dropout", "attention_dropout", "max_seq_length"),
-        *("max_predictions_per_seq", "mixed_precision", "distribution", "tpu_name", "iterations_per_loop"),
-        *("save_checkpoints_steps", "keep_checkpoints", "skip_corrupt_records", "seed", "deterministic", "jit_compile"),
+        *("eval_batch_size", "num_train_steps", "train_batch_size", "grad_accum_steps", "learning_rate"),
+        *("num_warmup_steps", "optimizer", "bias_correction", "weight_decay", "hidden_dropout", "attention_dropout"),
+        *("max_seq_length", "max_predictions_per_seq", "mixed_precision", "distribution", "tpu_name"),
+        *("iterations_per_loop", "save_checkpoints_steps", "keep_checkpoints", "skip_corrupt_records", "seed"),
+        *("deterministic", "jit_compile"),
     )
     pretraining.run(
         PretrainingSettings(
@@ -110,5 +117,13 @@ def run(flags_given: flags.FlagValues) -> None:
     print(f"model: {given.output_dir}")
 
 
-def _definer(define, flag_values: flags.FlagValues):
-    return lambda name, default, meaning, **limits: define(name, default, meaning, flag_values=flag_values, **limits)
+def _definers(flag_values: flags.FlagValues) -> list[Callable[..., Any]]:
+    """Functions (name, default, meaning, **limits) for text, number, integer, boolean and choice."""
+
+    def definer(define: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda name, default, meaning, **limits: define(
+            name, default, help=meaning, flag_values=flag_values, **limits
+        )
+
+    kinds = (flags.DEFINE_string, flags.DEFINE_float, flags.DEFINE_integer, flags.DEFINE_boolean, flags.DEFINE_enum)
+    return [definer(define) for define in kinds]

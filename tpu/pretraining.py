@@ -39,12 +39,7 @@ def run(settings: preflight.PretrainingSettings) -> dict[str, float]:
     data = preflight.open_data(settings)
     config = preflight.model_config(settings, data.tokenizer)
     preflight.check(settings, config, data, where)
-    folder = RunFolder(
-        settings.output_dir,
-        command="pretrain",
-        settings=preflight.identity(settings, config, data),
-        adjustable={name: getattr(settings, name) for name in sorted(preflight.ADJUSTABLE)},
-    )
+    folder = _folder(settings, config, data)
     with contextlib.closing(folder):
         with where.scope():
             model = _model(settings, config, data)
@@ -88,6 +83,17 @@ def run(settings: preflight.PretrainingSettings) -> dict[str, float]:
         progress = Progress(folder.path, start=start, total=settings.num_train_steps, tokens_per_step=tokens)
         with contextlib.closing(progress), data_errors.named_by_file(data.source, data.evaluation):
             return _train(settings, trainer, evaluator, saver, progress, data.evaluation_name)
+
+
+def _folder(
+    settings: preflight.PretrainingSettings, config: AlbertConfig, data: preflight.PretrainingData
+) -> RunFolder:
+    return RunFolder(
+        settings.output_dir,
+        command="pretrain",
+        settings=preflight.identity(settings, config, data),
+        adjustable={name: getattr(settings, name) for name in sorted(preflight.ADJUSTABLE)},
+    )
 
 
 def _train(
