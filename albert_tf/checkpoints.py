@@ -177,13 +177,30 @@ def read_info(folder: str | os.PathLike) -> tuple[ModelInfo, str]:
         )
     prefix = values.pop("weights", None)
     known = {field.name for field in dataclasses.fields(ModelInfo)}
-    unknown = sorted(set(values) - known)
-    if unknown or not isinstance(prefix, str) or "/" in prefix or not isinstance(values.get("heads", {}), dict):
-        found = f"unknown keys {', '.join(unknown)}" if unknown else f"weights {prefix!r}"
-        raise UserError(f"{folder / INFO_FILE} is damaged: found {found}; write the model folder anew")
+    found = [f"unknown key {name}" for name in values if name not in known]
+    found += [f"{name} {values[name]!r}" for name in values if name in known and not _is_possible(name, values[name])]
+    if not isinstance(prefix, str) or not prefix or "/" in prefix:
+        found.append(f"weights {prefix!r}")
+    if found:
+        raise UserError(f"{folder / INFO_FILE} is damaged: found {found[0]}; write the model folder anew")
     if values.get("labels") is not None:
         values["labels"] = tuple(values["labels"])
     return ModelInfo(**values), prefix
+
+
+def _is_possible(name: str, value: Any) -> bool:
+    """Whether a field of ModelInfo may have this value in JSON."""
+    if name == "heads":
+        return isinstance(value, dict) and all(isinstance(options, dict) for options in value.values())
+    if name in ("made_by", "task_options"):
+        return isinstance(value, dict)
+    if value is None:
+        return True
+    if name == "labels":
+        return isinstance(value, list) and all(isinstance(label, str) for label in value)
+    if name == "max_seq_length":
+        return isinstance(value, int) and value > 0
+    return isinstance(value, bool if name in ("do_lower_case", "keep_accents") else str)
 
 
 def _load_native(folder: pathlib.Path, heads: Iterable[str] | None, dtype: Any) -> Model:
@@ -191,9 +208,10 @@ def _load_native(folder: pathlib.Path, heads: Iterable[str] | None, dtype: Any) 
     info, prefix = read_info(folder)
     tokenizer = load_folder_tokenizer(folder, do_lower_case=info.do_lower_case, keep_accents=info.keep_accents)
     check_vocabulary(config, tokenizer, info.vocabulary_hash, folder)
+    tensors = read_tensors(folder / prefix)
+    check_sizes(config, tensors, str(folder))
     wanted = dict.fromkeys(info.heads if heads is None else heads)
     model = new_model(config, {name: info.heads.get(name, {}) for name in wanted}, tokenizer, info=info, dtype=dtype)
-    tensors = read_tensors(folder / prefix)
     restored = assign(model, tensors, source=str(folder))
     untrained = tuple(name for name in info.made_by.get("new", ()) if name in restored.filled)  # stored, yet never set
     filled = tuple(name for name in restored.filled if name not in untrained)
@@ -245,7 +263,7 @@ def assign(
     Heads may be new only where `new_heads` allows it, other variables only where `may_be_new` names them (the pooler
     of a model whose head never had one).
 
-    Raises UserError naming what is missing or has another shape.
+    Raises UserError naming what is missing, has another shape, or holds something else than real numbers.
     """
     variables = model.named_variables()
     missing = [name for name in variables if name not in tensors]
@@ -257,11 +275,8 @@ def assign(
             "check that the configuration and the weights belong together"
         )
     for name, variable in variables.items():
-        if name in tensors and tuple(variable.shape) != tensors[name].shape:
-            raise UserError(
-                f"{source}: {name} has shape {list(tensors[name].shape)}, the configuration asks for "
-                f"{list(variable.shape)}; check that the configuration and the weights belong together"
-            )
+        if name in tensors:
+            _check_tensor(name, tensors[name], tuple(variable.shape), source)
     for name, variable in variables.items():
         if name in tensors:
             variable.assign(tensors[name])
@@ -271,6 +286,33 @@ def assign(
         skipped=skipped,
         unused=tuple(name for name in tensors if name not in variables),
     )
+
+
+def check_sizes(config: AlbertConfig, tensors: dict[str, "np.ndarray"], source: str) -> None:
+    """Compares the sizes in a configuration with tensors (our names) before a model of these sizes takes memory.
+
+    Raises UserError naming the first that differs.
+    """
+    embedding, hidden = config.embedding_size, config.hidden_size
+    shapes = {
+        "encoder/embeddings/word_embeddings": (config.vocab_size, embedding),
+        "encoder/embeddings/position_embeddings": (config.max_position_embeddings, embedding),
+        "encoder/embeddings/segment_embeddings": (config.type_vocab_size, embedding),
+        "encoder/feed_forward_0/intermediate/kernel": (hidden, config.intermediate_size),
+    }
+    for name, shape in shapes.items():
+        if name in tensors:
+            _check_tensor(name, tensors[name], shape, source)
+
+
+def _check_tensor(name: str, tensor: "np.ndarray", shape: tuple[int, ...], source: str) -> None:
+    if tensor.shape != shape:
+        raise UserError(
+            f"{source}: {name} has shape {list(tensor.shape)}, the configuration asks for {list(shape)}; check that "
+            "the configuration and the weights belong together"
+        )
+    if tensor.dtype.kind not in "fV":  # V: bfloat16, which NumPy does not know
+        raise UserError(f"{source}: {name} holds {tensor.dtype} values: expected floating-point numbers, not quantised")
 
 
 def write_tensors(prefix: str | os.PathLike, tensors: dict[str, Any]) -> None:

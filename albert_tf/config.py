@@ -11,6 +11,9 @@ from albert_tf.errors import UserError
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 SHARING = ("all", "attention", "feed_forward", "none")
 
+# Above these a file is wrong, and trying would end in a hang or without memory instead of a message.
+_LARGEST = {"num_hidden_layers": 1000, "num_hidden_groups": 1000, "inner_group_num": 100, "num_attention_heads": 10_000}
+_LARGEST_SIZE = 10_000_000
 # The release writes these keys and never reads them: accepted, and written for its tools.
 _UNUSED_RELEASE_KEYS = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0, "down_scale_factor": 1}
 _OWN_KEYS = ("sharing", "layer_norm_epsilon")  # the release does not know them
@@ -118,8 +121,9 @@ class AlbertConfig:
 
 def _check_value(name: str, kind: type, value: Any) -> None:
     if kind is int:
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UserError(f"{name} is {value!r}: expected a whole number of at least 1")
+        most = _LARGEST.get(name, _LARGEST_SIZE)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise UserError(f"{name} is {value!r}: expected a whole number from 1 to {most}")
     elif kind is float:
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
             raise UserError(f"{name} is {value!r}: expected a number of at least 0")

@@ -10,6 +10,7 @@ import tf_keras
 
 from albert_tf import layers
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 
 _register = tf_keras.saving.register_keras_serializable("albert_tf")
 
@@ -275,9 +276,20 @@ def _dropout(layer: tf_keras.layers.Dropout, x: tf.Tensor, training: bool | None
 
 
 def make_head(name: str, config: AlbertConfig, **options: Any) -> layers.AlbertLayer:
-    """The head `name` for an encoder of this configuration; options as `model.json` keeps them (num_labels, ...)."""
+    """The head `name` for an encoder of this configuration; options as `model.json` keeps them (num_labels, ...).
+
+    Raises UserError where there is no such head, or an option is not possible.
+    """
+    if name not in HEADS:
+        raise UserError(f"no head is named {name!r}: expected one of {', '.join(HEADS)}")
+    labels = options.get("num_labels", 1)
+    if not isinstance(labels, int) or labels < 1:
+        raise UserError(f"the {name} head has num_labels {labels!r}: expected a whole number of at least 1")
     shared = {"hidden_size": config.hidden_size, "initializer_range": config.initializer_range, "name": name}
-    return HEADS[name](config, {**shared, **options})
+    try:
+        return HEADS[name](config, {**shared, **options})
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the {name} head cannot be made with {options}: {error}; correct the options") from error
 
 
 def _masked_lm(config: AlbertConfig, options: dict[str, Any]) -> MaskedLMHead:

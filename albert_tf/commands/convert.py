@@ -55,6 +55,8 @@ def source_arguments(flag_values: flags.FlagValues) -> dict:
 
 def _chosen_heads(names: list[str]) -> tuple[str, ...]:
     names = [name.strip() for name in names]
+    if not names:
+        raise UserError(f"--head is empty: choose from {', '.join(HEADS)}, or none for the encoder alone")
     if wrong := [name for name in names if name not in (*HEADS, "none")]:
         raise UserError(f"--head={','.join(names)}: {wrong[0]!r} is no head; choose from {', '.join(HEADS)}, or none")
     if "none" in names and len(names) > 1:

@@ -1,7 +1,6 @@
 """albert_tf embed: one vector for each line of text."""
 
 import json
-import os
 import pathlib
 import sys
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from absl import flags
 
+from albert_tf import files
 from albert_tf.errors import UserError
 
 _WINDOW = 1 << 16  # lines that are sorted by length together
@@ -36,6 +36,8 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 def run(flag_values: flags.FlagValues) -> None:
     """Embeds the lines and prints what was done."""
     output = pathlib.Path(flag_values.output_file)
+    if output.is_dir():
+        raise UserError(f"cannot write --output_file={output}: it is a folder; give the name of a file")
     if output.suffix not in _FORMATS:
         raise UserError(f"--output_file={output}: expected a name that ends in {' or '.join(_FORMATS)}")
     if not output.parent.is_dir():
@@ -54,6 +56,11 @@ def run(flag_values: flags.FlagValues) -> None:
         for rows, ids, mask in batches(window, flag_values.batch_tokens, length, model.tokenizer.pad_id):
             vectors[begin + rows] = encode(ids, mask)
         print(f"{min(begin + _WINDOW, len(lines))} of {len(lines)} lines", file=sys.stderr)
+    if broken := np.count_nonzero(~np.isfinite(vectors).all(axis=1)):
+        raise UserError(
+            f"{broken} of {len(lines)} vectors are not finite numbers: the weights of --model_dir are damaged, or the "
+            "training had diverged; take another checkpoint"
+        )
     _write(output, vectors)
     if cut:
         print(f"notice: {cut} lines were cut to {length} tokens", file=sys.stderr)
@@ -154,16 +161,10 @@ def _tokens(tokenizer, lines: list[str], max_length: int) -> tuple[list[list[int
 
 
 def _write(path: pathlib.Path, vectors: np.ndarray) -> None:
-    """Writes aside and renames. Raises UserError where the folder cannot be written to."""
-    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
-    try:
-        with open(partial, "wb") as file:
-            if path.suffix == ".npy":
-                np.save(file, vectors)
-            else:
-                for vector in vectors:
-                    file.write(json.dumps(vector.tolist()).encode("ascii") + b"\n")
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
-        raise UserError(f"cannot write {path}: {error.strerror}; check the folder, its rights and the disk") from error
+    """Raises UserError where the folder cannot be written to; then the old file, if there is one, stays."""
+    with files.writing(path) as file:
+        if path.suffix == ".npy":
+            np.save(file, vectors)
+        else:
+            for vector in vectors:
+                file.write(json.dumps(vector.tolist()).encode("ascii") + b"\n")

@@ -15,6 +15,8 @@ from albert_tf.errors import UserError
 CONFIG_FILE = "config.json"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _LABELLED = ("classifier", "token_classifier")
+_KINDS = {"architectures": list, "hidden_act": str, "problem_type": str, "id2label": dict, "label2id": dict}
+_JSON_NAMES = {list: "a list", str: "a text", dict: "an object"}
 
 
 def read(
@@ -31,6 +33,11 @@ def read(
     Raises UserError where a file is missing or damaged, or the model has something that ours cannot express.
     """
     theirs = files.read_json(folder / CONFIG_FILE, "model configuration")
+    for key, kind in _KINDS.items():
+        if not isinstance(theirs.get(key), kind | None):
+            raise UserError(
+                f"{folder / CONFIG_FILE} has {key}={theirs[key]!r}: expected {_JSON_NAMES[kind]}; copy the file again"
+            )
     notices: list[str] = []
     stored = _read_weights(folder, weights_file, notices)
     config = _our_config(theirs, folder, hidden_act, notices)
@@ -61,7 +68,7 @@ def read(
         heads=options,
         other_tensors=tuple(name for name in stored if name in known and name not in used),
         tokenizer=_tokenizer(folder, notices),
-        info=checkpoints.ModelInfo(labels=_labels(theirs, options, folder, notices)),
+        info=checkpoints.ModelInfo(labels=_labels(theirs, options, folder)),
         may_be_new=POOLER if without_pooler and f"{root}pooler.weight" not in stored else (),
         notices=notices,
     )
@@ -105,7 +112,7 @@ def _heads_of(
     found = [head for head, rows in huggingface.HEADS.items() if head not in alike and rows[0].source in stored]
     if "classifier.weight" not in stored:
         return found
-    architecture = (theirs.get("architectures") or [""])[0]
+    architecture = str((theirs.get("architectures") or [""])[0])
     told = [head for head in huggingface.CLASSES.get(architecture, ()) if head in alike]
     if not told:
         told = [head for head in asked or () if head in alike]
@@ -139,9 +146,7 @@ def _head_options(head: str, stored: dict[str, np.ndarray], theirs: dict[str, An
     return {"num_labels": len(stored["classifier.weight"]), **options} if head in _LABELLED else options
 
 
-def _labels(
-    theirs: dict[str, Any], heads: dict[str, dict[str, Any]], folder: pathlib.Path, notices: list[str]
-) -> tuple[str, ...] | None:
+def _labels(theirs: dict[str, Any], heads: dict[str, dict[str, Any]], folder: pathlib.Path) -> tuple[str, ...] | None:
     head = next((head for head in _LABELLED if head in heads), None)
     names = theirs.get("id2label")
     if head is None or not names:
@@ -156,8 +161,6 @@ def _labels(
     backwards = theirs.get("label2id") or {label: i for i, label in enumerate(labels)}
     if any(backwards.get(label) != i for i, label in enumerate(labels)):
         raise UserError(f"{folder / CONFIG_FILE}: id2label and label2id contradict each other; correct one of them")
-    if labels == tuple(f"LABEL_{i}" for i in range(count)):
-        notices.append("the labels have no names but LABEL_0, LABEL_1, ...; give them with --label_names")
     return labels
 
 
@@ -205,7 +208,10 @@ def _read_weights(folder: pathlib.Path, chosen: pathlib.Path | None, notices: li
     widened = sorted({str(value.dtype) for value in stored.values() if value.dtype.kind in "fV"} - {"float32"})
     if widened:
         notices.append(f"{found.name} holds {', '.join(widened)}: kept as float32")
-    return {_modern(name): value.astype(np.float32, copy=False) for name, value in stored.items()}
+    return {
+        _modern(name): value.astype(np.float32, copy=False) if value.dtype.kind in "fV" else value
+        for name, value in stored.items()
+    }
 
 
 def _modern(name: str) -> str:
@@ -232,7 +238,11 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         entries = safetensors.deserialize(path.read_bytes())
         return {name: _array(entry) for name, entry in entries}
-    except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
+    except KeyError as error:
+        raise UserError(
+            f"{path} holds numbers of the type {error}, which is not read: get the weights as float32 or float16"
+        ) from error
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} is truncated or damaged ({error}); copy it again") from error
 
 
@@ -247,7 +257,8 @@ def _array(entry: dict[str, Any]) -> np.ndarray:
 def write(folder: pathlib.Path, model: checkpoints.Model) -> list[str]:
     """Writes config.json, model.safetensors and the tokeniser, as transformers loads them.
 
-    Returns what to tell the user. Raises UserError naming what transformers cannot express.
+    Returns what to tell the user. Raises UserError naming what transformers cannot express, or where the disk does not
+    take it.
     """
     import safetensors.numpy
 
@@ -270,7 +281,7 @@ def write(folder: pathlib.Path, model: checkpoints.Model) -> list[str]:
         stored[f"{at}.weight"] = np.eye(config.hidden_size, dtype=np.float32)
         stored[f"{at}.bias"] = np.zeros(config.hidden_size, np.float32)
         notices.append("embedding_size = hidden_size: transformers always projects, so the projection is the identity")
-    safetensors.numpy.save_file(stored, folder / WEIGHTS[0], metadata={"format": "pt"})
+    files.write_atomically(folder / WEIGHTS[0], safetensors.numpy.save(stored, metadata={"format": "pt"}))
     files.write_json(folder / CONFIG_FILE, _their_config(model, architecture))
     if model.tokenizer is not None:
         _write_tokenizer(folder, model)

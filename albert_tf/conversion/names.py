@@ -69,8 +69,9 @@ class Source:
 
     def model(self, dtype: Any = None) -> checkpoints.Model:
         """Builds the model. Raises UserError where values are missing or have other shapes."""
-        model = checkpoints.new_model(self.config, self.heads, self.tokenizer, info=self.info, dtype=dtype)
         tensors, skipped = translate(self.stored, self.names, self.skipped)
+        checkpoints.check_sizes(self.config, tensors, str(self.path))
+        model = checkpoints.new_model(self.config, self.heads, self.tokenizer, info=self.info, dtype=dtype)
         model.restored = checkpoints.assign(
             model, tensors, source=str(self.path), skipped=skipped, may_be_new=self.may_be_new
         )

@@ -78,8 +78,8 @@ def gelu_erf(x: np.ndarray) -> np.ndarray:
 
 _PLAIN = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh, "linear": lambda x: x}
 # The same word means two functions: "gelu" is the tanh form in the release and the exact one in Hugging Face.
-RELEASE_ACTIVATIONS = {**_PLAIN, "gelu": gelu_tanh}
-NATIVE_ACTIVATIONS = {**RELEASE_ACTIVATIONS, "gelu_erf": gelu_erf}
+# "gelu_erf" is ours; the user may have asked for it, or written it beside a release checkpoint.
+ACTIVATIONS = {**_PLAIN, "gelu": gelu_tanh, "gelu_erf": gelu_erf}
 HUGGINGFACE_ACTIVATIONS = {
     **_PLAIN,
     "gelu": gelu_erf,
@@ -193,7 +193,7 @@ class _TorchReader(_Reader):
 
 def release_network(stored: Tensors, config: dict[str, Any], heads: Iterable[str]) -> Network:
     """The release's checkpoint with its albert_config.json; `heads` are our names of the heads to compute."""
-    read = _KernelReader(stored, epsilon=1e-12)
+    read = _KernelReader(stored, epsilon=config.get("layer_norm_epsilon", 1e-12))  # the release has no such key
     made = {}
     for group in range(config.get("num_hidden_groups", 1)):
         for inner in range(config.get("inner_group_num", 1)):
@@ -218,7 +218,7 @@ def release_network(stored: Tensors, config: dict[str, Any], heads: Iterable[str
         blocks=_in_running_order(_release_groups(config), made, config),
         pooler=read.affine("bert/pooler/dense"),
         num_heads=config["num_attention_heads"],
-        activation=RELEASE_ACTIVATIONS[config.get("hidden_act", "gelu")],
+        activation=ACTIVATIONS[config.get("hidden_act", "gelu")],
         heads={head: _release_head(read, head) for head in heads},
     )
 
@@ -305,7 +305,7 @@ def native_network(stored: Tensors, config: dict[str, Any], heads: Iterable[str]
         blocks=in_order,
         pooler=read.affine("encoder/pooler") if "encoder/pooler/kernel" in stored else None,
         num_heads=config["num_attention_heads"],
-        activation=NATIVE_ACTIVATIONS[config.get("hidden_act", "gelu")],
+        activation=ACTIVATIONS[config.get("hidden_act", "gelu")],
         heads={head: _native_head(read, head) for head in heads},
     )
 

@@ -2,16 +2,15 @@
 
 import pathlib
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from albert_tf import checkpoints, files
 from albert_tf.config import AlbertConfig
 from albert_tf.conversion.names import Name, Source, translate_back
 from albert_tf.encoder import block_plan
 from albert_tf.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 CHECKPOINT = "model.ckpt-best"  # the name in the released archives
 VOCABULARY = {"spiece.model": "30k-clean.model", "spiece.vocab": "30k-clean.vocab"}  # our file names, theirs
@@ -141,7 +140,7 @@ def read(
 
 
 def describe(
-    path: pathlib.Path, stored: dict[str, "np.ndarray"], config_file: pathlib.Path, *, heads: tuple[str, ...] | None
+    path: pathlib.Path, stored: dict[str, np.ndarray], config_file: pathlib.Path, *, heads: tuple[str, ...] | None
 ) -> Source:
     """A source, without its tokeniser, from tensors under the release's names."""
     config = AlbertConfig.from_json(config_file)
@@ -173,10 +172,10 @@ def describe(
     )
 
 
-def heads_of(stored: dict[str, "np.ndarray"]) -> list[str]:
+def heads_of(stored: dict[str, np.ndarray]) -> list[str]:
     """Heads that tensors belong to; "" stands for one that only the user can name."""
     found = [name for name, rows in HEADS.items() if name not in _NAMESAKES and rows[0].source in stored]
-    rows = len(stored.get("output_weights", ()))
+    rows = len(np.atleast_1d(stored.get("output_weights", ())))
     return found + (["classifier"] if rows > 1 else [""] if rows else [])
 
 
@@ -264,13 +263,13 @@ def _config_file(folder: pathlib.Path) -> pathlib.Path:
     return found[0]
 
 
-def _head_options(name: str, stored: dict[str, "np.ndarray"], path: pathlib.Path) -> dict[str, Any]:
+def _head_options(name: str, stored: dict[str, np.ndarray], path: pathlib.Path) -> dict[str, Any]:
     if name not in HEADS or HEADS[name][0].source not in stored:
         present = ", ".join(head or " or ".join(_ONE_ROW_HEADS) for head in heads_of(stored)) or "none"
         raise UserError(f"{path} has no {name} head: its heads are {present}; choose one of them")
     if name not in _NAMESAKES:
         return {}
-    rows = len(stored["output_weights"])
+    rows = len(np.atleast_1d(stored["output_weights"]))
     if (rows == 1) != (name in _ONE_ROW_HEADS):
         right = " or ".join(_ONE_ROW_HEADS) if rows == 1 else "classifier"
         raise UserError(f"{path} has output_weights of {rows} rows: not a {name} head; choose {right}")

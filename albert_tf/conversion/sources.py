@@ -71,6 +71,9 @@ def opened(
             source.stored_config = {**source.stored_config, "hidden_act": hidden_act}
         if label_names is not None:
             source.info = dataclasses.replace(source.info, labels=_checked_labels(label_names, source))
+        labels = source.info.labels or ()
+        if labels and all(label == f"LABEL_{i}" for i, label in enumerate(labels)):
+            source.notices.append("the labels have no names but LABEL_0, LABEL_1, ...; give them with --label_names")
         _check_tokenizer(source)
         yield source
 
@@ -144,6 +147,8 @@ def _read(
     hidden_act: str | None,
     config_file: pathlib.Path | None,
 ) -> Source:
+    if config_file is not None and kind not in ("release", "hub"):
+        raise UserError(f"{path} is a {KINDS[kind]}, which has its configuration in it; leave --albert_config_file out")
     if kind == "huggingface":
         weights = None if path.is_dir() else path
         folder = path if path.is_dir() else path.parent

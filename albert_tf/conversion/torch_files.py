@@ -11,6 +11,7 @@ import pathlib
 import pickle
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple
 
@@ -39,12 +40,13 @@ _DAMAGED = (
     ValueError,
     KeyError,
     IndexError,
+    OverflowError,
     TypeError,
     AttributeError,
-    NotImplementedError,
+    RuntimeError,  # an encrypted archive, a method of compression that is not there
+    zlib.error,
     OSError,
     MemoryError,
-    RecursionError,
 )
 
 

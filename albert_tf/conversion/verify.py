@@ -80,8 +80,9 @@ def model_outputs(model: checkpoints.Model, inputs: dict[str, np.ndarray]) -> di
 def check_model(source: Source, model: checkpoints.Model, inputs: dict[str, np.ndarray]) -> list[Difference]:
     """Compares a model with the source it was built from; a SavedModel is run as it is, too.
 
-    Raises UserError where they differ.
+    Raises UserError where they differ, or where a weight is not a finite number, in whatever row of a table.
     """
+    _check_finite(source)
     found = model_outputs(model, inputs)
     differences = [compare(source_outputs(source, inputs), found, "model and source (NumPy)")]
     if source.kind == "hub":
@@ -93,6 +94,17 @@ def check_model(source: Source, model: checkpoints.Model, inputs: dict[str, np.n
     return differences
 
 
+def _check_finite(source: Source) -> None:
+    names = [name.source for name in source.names if name.source in source.stored]
+    broken = [name for name in names if not np.isfinite(source.stored[name]).all()]
+    if broken:
+        more = f" and {len(broken) - 4} more" if len(broken) > 4 else ""
+        raise UserError(
+            f"{source.path} holds values that are not finite numbers, in {', '.join(broken[:4])}{more}; the weights "
+            "are damaged, or training had diverged: take an earlier checkpoint"
+        )
+
+
 def compare(expected: dict[str, np.ndarray], found: dict[str, np.ndarray], what: str) -> Difference:
     """The largest difference over all outputs that are expected.
 
@@ -102,7 +114,7 @@ def compare(expected: dict[str, np.ndarray], found: dict[str, np.ndarray], what:
     for name, right in expected.items():
         if name not in found or found[name].shape != right.shape:
             shape = list(found[name].shape) if name in found else "nothing"
-            raise UserError(f"{what} do not agree: {name} is {shape}, expected {list(right.shape)}; nothing is written")
+            raise UserError(f"{what} do not agree: {name} is {shape}, expected {list(right.shape)}")
         value = float(np.max(np.abs(found[name] - right)))
         share = value / max(1.0, float(np.max(np.abs(right))))
         if not share <= TOLERANCE:  # also where it is not a number

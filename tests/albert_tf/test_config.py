@@ -111,7 +111,7 @@ def test_release_json_round_trip(tmp_path):
     ("values", "words"),
     [
         ({"hidden_size": 100}, ["hidden_size 100", "num_attention_heads 12"]),
-        ({"vocab_size": 0}, ["vocab_size", "0", "at least 1"]),
+        ({"vocab_size": 0}, ["vocab_size", "0", "from 1 to"]),
         ({"vocab_size": 1.5}, ["vocab_size", "1.5", "whole number"]),
         ({"num_hidden_layers": True}, ["num_hidden_layers", "True"]),
         ({"hidden_dropout_prob": 1.0}, ["hidden_dropout_prob", "1.0"]),

@@ -98,6 +98,7 @@ def test_wrong_use_is_one_line_and_writes_nothing(tmp_path, model_dir, capsys):
     (tmp_path / "in.txt").write_bytes(b"good\n\xff\xfe bad\n")
     (tmp_path / "ok.txt").write_text("good\n")
     (tmp_path / "empty.txt").touch()
+    (tmp_path / "folder.npy").mkdir()
     cases = [
         ("in.txt", "out.npy", [], "line 2: not UTF-8"),
         ("empty.txt", "out.npy", [], "is empty"),
@@ -108,13 +109,27 @@ def test_wrong_use_is_one_line_and_writes_nothing(tmp_path, model_dir, capsys):
         ("ok.txt", "out.npy", ["--layer=1", "--pooling=pooled"], "last layer only"),
         ("ok.txt", "out.npy", ["--max_seq_length=33"], "32 positions"),
         ("ok.txt", "no/such/out.npy", [], "cannot write"),
+        ("ok.txt", "folder.npy", [], "it is a folder"),
     ]
     for name, output, flags, words in cases:
         files = [f"--input_file={tmp_path / name}", f"--output_file={tmp_path / output}"]
         assert main(["albert_tf", "embed", f"--model_dir={model_dir}", *files, *flags]) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert words in error, error
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["empty.txt", "in.txt", "ok.txt"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["empty.txt", "folder.npy", "in.txt", "ok.txt"]
+
+
+def test_vectors_that_are_not_numbers_are_refused(tmp_path, model_dir, capsys):
+    model = checkpoints.load_model(model_dir)
+    table = model.encoder.embeddings.word_embeddings
+    (piece,) = model.tokenizer.encode("the")
+    table.assign(np.where(np.arange(table.shape[0])[:, None] == piece, np.nan, table))
+    checkpoints.save_model(tmp_path / "model", model)
+    (tmp_path / "in.txt").write_text("a good line\nthe line\n")
+    files = [f"--input_file={tmp_path / 'in.txt'}", f"--output_file={tmp_path / 'out.npy'}"]
+    assert main(["albert_tf", "embed", f"--model_dir={tmp_path / 'model'}", *files]) == 2
+    assert "1 of 2 vectors are not finite numbers" in capsys.readouterr().err
+    assert not (tmp_path / "out.npy").exists()
 
 
 def test_pooler_without_training_is_refused():

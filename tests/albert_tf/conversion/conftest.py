@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from albert_tf import checkpoints
+from albert_tf.__main__ import main
 from albert_tf.config import AlbertConfig
 from albert_tf.conversion import huggingface_files, release
 
@@ -46,3 +47,31 @@ def write(tmp_path):
         return folder
 
     return write
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """refused(path, *flags) -> the one line with which `convert` refuses it."""
+
+    def refused(path, *flags, to="native"):
+        before = sorted(tmp_path.rglob("*"))
+        output = tmp_path / "out"
+        code = main(["albert_tf", "convert", f"--model_dir={path}", f"--output_dir={output}", f"--to={to}", *flags])
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, ""), err
+        lines = err.strip().splitlines()
+        assert len(lines) == 1, err
+        assert sorted(tmp_path.rglob("*")) == before
+        return lines[0]
+
+    return refused
+
+
+@pytest.fixture
+def released(write, random_model):
+    return write("release", random_model())
+
+
+@pytest.fixture
+def face(write, random_model):
+    return write("huggingface", random_model(), "face")

@@ -155,3 +155,21 @@ def test_no_other_global_is_even_looked_up(tmp_path, name):
         file.writestr("model/data.pkl", b"c" + name.encode() + b"\n.")
     with pytest.raises(UserError, match="holds code"):
         torch_files.read_tensors(tmp_path / "model.bin")
+
+
+def test_encrypted_archives_and_impossible_lengths_are_refused(tmp_path, torch_names):
+    state, storages, _ = sample()
+    path = tmp_path / "model.bin"
+    write_archive(path, state, storages, torch_names)
+    content = bytearray(path.read_bytes())
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # of a member, of its entry in the list
+        start = -1
+        while (start := content.find(signature, start + 1)) >= 0:
+            content[start + flags] |= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="encrypted"):
+        torch_files.read_tensors(path)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("model/data.pkl", b"\x96" + b"\xff" * 8 + b".")  # a byte array of 2^64 - 1 bytes
+    with pytest.raises(UserError, match="truncated or no PyTorch state dict"):
+        torch_files.read_tensors(path)
