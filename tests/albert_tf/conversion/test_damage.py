@@ -132,7 +132,7 @@ def test_head_options_that_are_not_possible(write, random_model):
     for heads, words in (
         ({"classifier": {"num_labels": "x"}}, "the classifier head has num_labels 'x'"),
         ({"classifier": {"num_labels": 3, "dropout_rate": 7}}, "the classifier head cannot be made with"),
-        ({"classifier": {"num_labels": 3, "wings": 2}}, "unexpected keyword argument 'wings'"),
+        ({"classifier": {"num_labels": 3, "wings": 2}}, "'wings'"),
         ({"tail": {}}, "no head is named 'tail'"),
     ):
         (folder / "model.json").write_text(json.dumps({**values, "heads": heads}))
