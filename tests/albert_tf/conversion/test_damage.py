@@ -88,14 +88,22 @@ def test_disk_that_is_full(released, tmp_path, to):
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-@pytest.mark.parametrize("name", ["model [1] of *", os.fsdecode(b"mod\xe8le")], ids=["pattern", "not UTF-8"])
 @pytest.mark.parametrize("to", ["native", "huggingface", "release"])
-def test_names_that_tensorflow_takes_for_patterns(released, tmp_path, capsys, name, to):
+def test_names_that_tensorflow_takes_for_patterns(released, tmp_path, to):
+    name = "model [1] of *"
     released.rename(tmp_path / name)
-    output = tmp_path / f"out {name}"
-    convert(tmp_path / name, output, to)
-    assert checkpoints.load_model(output).config == checkpoints.load_model(tmp_path / name).config
-    capsys.readouterr()  # what was printed is no text that a report of tests could carry
+    convert(tmp_path / name, tmp_path / f"out {name}", to)
+    assert checkpoints.load_model(tmp_path / f"out {name}").config == checkpoints.load_model(tmp_path / name).config
+
+
+def test_names_that_are_not_utf8(released, tmp_path):
+    """In a process of its own: reports of tests cannot carry such names."""
+    name = os.fsdecode(b"mod\xe8le")
+    released.rename(tmp_path / name)
+    flags = [f"--model_dir={name}", f"--output_dir=out {name}", "--to=native"]
+    done = subprocess.run([sys.executable, "-m", "albert_tf", "convert", *flags], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, ascii(done.stderr)
+    assert os.path.isfile(os.path.join(os.fsencode(tmp_path), b"out mod\xe8le", b"model.json"))
 
 
 ODD = [None, 5, -1, 3.5, True, "x", [], [1], {}, {"a": 1}, 10**30, float("nan")]
