@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 import sys
 
 from absl import flags
@@ -117,12 +118,13 @@ def _inspect_records(path: pathlib.Path, verify: bool) -> None:
 
 
 def _inspect_run(path: pathlib.Path) -> None:
-    steps = sorted(int(file.stem.rpartition("-")[2]) for file in (path / _CHECKPOINTS).glob("ckpt-*.index"))
+    names = (re.fullmatch(r"ckpt-(\d+)\.index", file.name) for file in (path / _CHECKPOINTS).glob("ckpt-*.index"))
+    steps = sorted(int(name[1]) for name in names if name)
     _line("run", path)
     _line("checkpoints at step", ", ".join(map(str, steps)) or "none")
     metrics = path / "metrics.jsonl"
     if metrics.is_file():
-        lines = metrics.read_text(encoding="utf-8").splitlines()
+        lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines()
         _line("last metrics", lines[-1] if lines else "none")
     settings = path / "run.json"
     if settings.is_file():

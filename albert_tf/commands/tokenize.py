@@ -17,22 +17,28 @@ _SOURCES = {"spm_model_file": "sentencepiece", "vocab_file": "wordpiece", "model
 
 def define_flags(flag_values: flags.FlagValues) -> None:
     """Defines the flags of the command on `flag_values`."""
-    flags.DEFINE_string("spm_model_file", None, "SentencePiece model.", flag_values=flag_values)
-    flags.DEFINE_string("vocab_file", None, "WordPiece vocab.txt.", flag_values=flag_values)
-    flags.DEFINE_string("model_dir", None, "Folder with a vocabulary: a model, records.", flag_values=flag_values)
-    flags.DEFINE_string("text", None, "Text to tokenise.", flag_values=flag_values)
-    flags.DEFINE_string("input_file", None, "UTF-8 text file, tokenised line by line.", flag_values=flag_values)
+    flags.DEFINE_string("spm_model_file", None, "SentencePiece model", flag_values=flag_values)
+    flags.DEFINE_string("vocab_file", None, "WordPiece vocab.txt", flag_values=flag_values)
+    flags.DEFINE_string("model_dir", None, "folder with a vocabulary: of a model, of records", flag_values=flag_values)
+    flags.DEFINE_string("text", None, "text to tokenise", flag_values=flag_values)
+    flags.DEFINE_string("input_file", None, "UTF-8 text file, tokenised line by line", flag_values=flag_values)
     flags.DEFINE_bool(
-        "do_lower_case", None, "Lower-case the text (default: as stored with the vocabulary).", flag_values=flag_values
+        "do_lower_case",
+        None,
+        "lower-case the text (default: as stored with the vocabulary, else true)",
+        flag_values=flag_values,
     )
     flags.DEFINE_bool(
-        "keep_accents", None, "Keep accents (default: as stored with the vocabulary).", flag_values=flag_values
+        "keep_accents",
+        None,
+        "keep accents (default: as stored with the vocabulary, else false)",
+        flag_values=flag_values,
     )
     flags.DEFINE_bool(
-        "special_tokens", False, "Take [CLS], [SEP], [MASK] in the text as special tokens.", flag_values=flag_values
+        "special_tokens", False, "take [CLS], [SEP], [MASK] in the text as special tokens", flag_values=flag_values
     )
     flags.DEFINE_enum(
-        "output", "table", ["table", "json"], "A table a line, or one JSON object a line.", flag_values=flag_values
+        "output", "table", ["table", "json"], "a table for each line of text, or a JSON object", flag_values=flag_values
     )
 
 

@@ -6,22 +6,22 @@ from absl import flags
 def define_flags(flag_values: flags.FlagValues) -> None:
     """Defines the flags of the command on `flag_values`."""
     flags.DEFINE_list(
-        "input_file", None, "Text to train on: files, folders or globs (.txt, .gz, .tar.gz).", flag_values=flag_values
+        "input_file", None, "text to train on: files, folders or globs (.txt, .gz, .tar.gz)", flag_values=flag_values
     )
     flags.DEFINE_string(
         "output_dir",
         None,
-        "Folder for spiece.model, spiece.vocab and tokenizer_config.json; new or empty.",
+        "folder for spiece.model, spiece.vocab and tokenizer_config.json; new or empty",
         flag_values=flag_values,
     )
     flags.DEFINE_integer(
-        "vocab_size", 30_000, "Number of pieces, the 13 special and set ones included.", flag_values=flag_values
+        "vocab_size", 30_000, "number of pieces, the 13 special and set ones included", flag_values=flag_values
     )
-    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text, now and when used.", flag_values=flag_values)
+    flags.DEFINE_bool("do_lower_case", True, "lower-case the text, now and when used", flag_values=flag_values)
     flags.DEFINE_bool(
         "keep_accents",
         False,
-        "Keep accents instead of dropping combining marks after compatibility decomposition.",
+        "keep accents; else combining marks are dropped after compatibility decomposition",
         flag_values=flag_values,
     )
     flags.mark_flags_as_required(["input_file", "output_dir"], flag_values=flag_values)

@@ -175,7 +175,7 @@ def sentences(patterns: str | Sequence[str], input_format: str = "auto") -> Iter
 def find_files(patterns: str | Sequence[str]) -> list[str]:
     """Files behind comma-separated paths, folders and globs: each once, sorted within its pattern.
 
-    Raises UserError for a pattern that matches no file.
+    Raises UserError for a pattern that matches no file, or names a device or a pipe: text is read more than once.
     """
     listed = patterns.split(",") if isinstance(patterns, str) else list(patterns)
     files: dict[str, None] = {}
@@ -198,6 +198,10 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
             )
             if not found:
                 raise UserError(f"no input file at {pattern}: nothing matches; check the path")
+        if not all(map(os.path.isfile, found)):
+            raise UserError(
+                f"{pattern} is a device or a pipe, and text is read more than once; save it to a file first"
+            )
         files.update(dict.fromkeys(found))
     if not files:
         raise UserError("no input file: the list of files is empty; give files, folders or globs")

@@ -34,6 +34,7 @@ HELDOUT = "heldout"
 _CHUNK_CHARS = 1_000_000  # text that one process takes at a time
 _SHARD_BYTES = 64 << 20  # aimed at where the number of shards is not given
 _PARTNER_CHARS, _PARTNERS = 50_000, 8  # NSP: extracts of other documents for a chunk that holds only one
+_MAX_WORKERS = 1000  # processes; more is a slip that would take the machine down
 _JUDGED_TOKENS = 50_000  # from so many on, the share of unknown tokens may stop the run
 
 
@@ -63,17 +64,17 @@ class CreationSettings:
             if (value := getattr(self, name)) is not None and not 1 <= value <= 10_000:
                 raise UserError(f"{name} is {value}; expected 1 to 10000")
         if not 0 <= self.random_seed < 2**63:
-            raise UserError(f"random_seed is {self.random_seed}; expected 0 or more")
+            raise UserError(f"random_seed is {self.random_seed}; expected 0 to {2**63 - 1}")
         if not 0 <= self.heldout_fraction < 1:
             raise UserError(f"heldout_fraction is {self.heldout_fraction}; expected 0 or more and below 1")
         if not 0 <= self.max_unknown_share <= 1:
             raise UserError(f"max_unknown_share is {self.max_unknown_share}; expected a share between 0 and 1")
+        self.sequence_rule()
         if self.masking_rule().max_predictions_per_seq > self.max_seq_length:
             raise UserError(
                 f"max_predictions_per_seq is {self.max_predictions_per_seq}; expected at most max_seq_length, "
                 f"{self.max_seq_length}"
             )
-        self.sequence_rule()
 
     def sequence_rule(self) -> SequenceRule:
         return SequenceRule(
@@ -109,8 +110,8 @@ def create_records(
     Raises UserError where nothing comes out, too much of the text is unknown to the tokeniser, a worker dies, or the
     folder cannot be made; then nothing is left under the final name.
     """
-    if num_workers < 0:
-        raise UserError(f"num_workers is {num_workers}; expected 1 or more, or 0 for all cores")
+    if not 0 <= num_workers <= _MAX_WORKERS:
+        raise UserError(f"num_workers is {num_workers}; expected 1 to {_MAX_WORKERS}, or 0 for all cores")
     check_output(output_dir)
     with new_folder(output_dir) as folder:
         splits = [_Split(folder, corpus, settings, heldout) for heldout in (False, True)]

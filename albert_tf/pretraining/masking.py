@@ -11,6 +11,7 @@ import numpy as np
 
 from albert_tf.errors import UserError
 
+_LONGEST_NGRAM = 100  # words; memory grows with it
 NEVER, CONTINUES, STARTS = 0, 1, 2  # what a piece may be: not maskable, inside a word, first of a word
 
 
@@ -28,9 +29,9 @@ class MaskingRule:
         if self.max_predictions_per_seq < 1:
             raise UserError(f"max_predictions_per_seq is {self.max_predictions_per_seq}; expected at least 1")
         if not 0 < self.masked_lm_prob < 1:
-            raise UserError(f"masked_lm_prob is {self.masked_lm_prob}; expected a share between 0 and 1")
-        if self.ngram < 1:
-            raise UserError(f"ngram is {self.ngram}; expected at least 1 word")
+            raise UserError(f"masked_lm_prob is {self.masked_lm_prob}; expected a share above 0 and below 1")
+        if not 1 <= self.ngram <= _LONGEST_NGRAM:
+            raise UserError(f"ngram is {self.ngram}; expected 1 to {_LONGEST_NGRAM} words")
 
     def budget(self, length: int) -> int:
         """Gives the number of tokens to mask in a row of `length` real tokens: round(share), within 1 .. P."""

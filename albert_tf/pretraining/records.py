@@ -81,6 +81,10 @@ class RecordsInfo:
             raise UserError(
                 f"{path} is damaged: its list of shards is not one ({error}); make the records again"
             ) from error
+        wrong = [field for part in (info, *info.shards) for field in _misfits(part)]
+        if wrong or not isinstance(info.counts, dict):
+            found = wrong[0] if wrong else f"counts {info.counts!r}"
+            raise UserError(f"{path} is damaged: found {found}; make the records again")
         info.validate(folder)
         return info
 
@@ -107,6 +111,17 @@ class RecordsInfo:
 
     def paths(self, folder: str | os.PathLike) -> list[str]:
         return [str(pathlib.Path(folder) / shard.name) for shard in self.shards]
+
+
+def _misfits(part: RecordsInfo | Shard) -> list[str]:
+    """Plain fields that JSON gave a value of another kind."""
+    kinds = {int: int, float: (int, float), bool: bool, str: str}
+    values = [(field, getattr(part, field.name)) for field in dataclasses.fields(part) if field.type in kinds]
+    return [
+        f"{field.name} {value!r}"
+        for field, value in values
+        if not isinstance(value, kinds[field.type]) or isinstance(value, bool) != (field.type is bool)
+    ]
 
 
 def shard_name(number: int, total: int) -> str:

@@ -8,14 +8,12 @@ vocabulary trained this way cuts unseen novels into 0.0 to 0.2 % fewer pieces th
 
 import collections
 import dataclasses
-import glob
 import hashlib
 import io
 import json
 import os
 import pathlib
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +30,7 @@ from albert_tf.tokenization.tokenizer import SETTINGS_FILE
 CONTROL_SYMBOLS = ["[CLS]", "[SEP]", "[MASK]"]
 USER_DEFINED_SYMBOLS = ["(", ")", '"', "-", ".", "\u2013", "\u00a3", "\u20ac"]
 _NUM_META_PIECES = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)
+_LARGEST_VOCABULARY = 1_000_000
 _CHARACTER_COVERAGE = 0.99995
 _NUM_THREADS = 16  # fixed, as in the release: sums over threads round differently for each number of them
 
@@ -87,6 +86,8 @@ def train_vocabulary(
         raise UserError(
             f"vocab_size {vocab_size} is too small: {_NUM_META_PIECES} pieces are special or set; give thousands"
         )
+    if vocab_size > _LARGEST_VOCABULARY:
+        raise UserError(f"vocab_size {vocab_size} is too large: expected at most {_LARGEST_VOCABULARY}")
     settings = {"vocab_size": vocab_size, "do_lower_case": do_lower_case, "keep_accents": keep_accents}
     finished = _finished_training(output, settings)
     normalizer = sentencepiece_normalizer(do_lower_case=do_lower_case, keep_accents=keep_accents)
@@ -96,7 +97,6 @@ def train_vocabulary(
             raise UserError(f"{output} holds a vocabulary of other text; give a new output_dir or remove this one")
         report(f"{output} already holds this vocabulary; nothing to do")
         return load_tokenizer(output)
-    _remove_leftovers(output)
     with files.new_folder(output) as folder:  # made first, so that a folder that cannot be written is told at once
         counts = count_words(_texts(corpus, report), normalizer)
         _report_counts(counts, corpus, report)
@@ -256,10 +256,3 @@ def _finished_training(output: pathlib.Path, settings: dict) -> dict | None:
             )
     load_tokenizer(output)  # whole and unchanged, or a UserError
     return training
-
-
-def _remove_leftovers(output: pathlib.Path) -> None:
-    """Removes what a killed run left beside the output folder (see files.new_folder)."""
-    if output.parent.is_dir():
-        for leftover in output.parent.glob(f".partial-{glob.escape(output.name)}-*"):
-            shutil.rmtree(leftover, ignore_errors=True)

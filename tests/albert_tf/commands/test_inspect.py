@@ -107,7 +107,8 @@ def test_run_folder(tmp_path, capsys, model):
     (tmp_path / "checkpoints").mkdir()
     for step in (100, 20):
         (tmp_path / "checkpoints" / f"ckpt-{step}.index").touch()
-    (tmp_path / "metrics.jsonl").write_text('{"step": 20}\n{"step": 100}\n')
+    (tmp_path / "checkpoints" / "ckpt-mine.index").touch()
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 20, "odd": "\xff"}\n{"step": 100}\n')
     (tmp_path / "run.json").write_text(json.dumps({"command": "pretrain", "settings": {"seed": 1}}))
     lines = lines_of(capsys, f"--model_dir={tmp_path}")
     assert lines["checkpoints at step"] == "20, 100" and lines["last metrics"] == '{"step": 100}'

@@ -26,6 +26,11 @@ def test_wrong_use_is_one_line(tmp_path, capsys):
         (f"--output_dir={tmp_path / 'v'}",): "input_file",
         (f"--input_file={tmp_path / '*.md'}", f"--output_dir={tmp_path / 'v'}"): "no input file at",
         (f"--input_file={tmp_path / 'text.txt'}", f"--output_dir={tmp_path / 'v'}", "--vocab_size=0"): "too small",
+        (
+            f"--input_file={tmp_path / 'text.txt'}",
+            f"--output_dir={tmp_path / 'v'}",
+            "--vocab_size=3000000000",
+        ): "too large",
         (f"--input_file={tmp_path / 'text.txt'}", f"--output_dir={tmp_path / 'v'}"): "it can carry",
     }.items():
         assert train(*arguments) == 2

@@ -1,5 +1,6 @@
 import gzip
 import io
+import os
 import tarfile
 import time
 
@@ -132,6 +133,9 @@ def test_find_files(tmp_path):
     assert find_files(f"{tmp_path}/b.txt,{tmp_path}/*.txt") == [str(tmp_path / "b.txt"), str(tmp_path / "a.txt")]
     assert find_files([tmp_path / "d.csv"]) == [str(tmp_path / "d.csv")]
     (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe.txt")  # opening it would wait for ever
+    with pytest.raises(UserError, match="a device or a pipe"):
+        find_files(str(tmp_path / "pipe.txt"))
     for wrong in (f"{tmp_path}/*.md", f"{tmp_path}/a.txt,{tmp_path}/none.txt", str(tmp_path / "empty"), "", " , "):
         with pytest.raises(UserError):
             find_files(wrong)

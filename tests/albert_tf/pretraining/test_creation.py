@@ -284,6 +284,9 @@ def test_taken_folders(prose, tokenizer, tmp_path):
         {"max_seq_length": 3},
         {"objective": "x"},
         {"ngram": 0},
+        {"ngram": 10**9},
+        {"random_seed": 2**63},
+        {"max_seq_length": 0},
         {"masked_lm_prob": 0.0},
     ],
 )

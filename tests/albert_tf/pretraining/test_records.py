@@ -151,6 +151,10 @@ def test_description_round_trip(folder):
         ({"ngram": None}, "ngram"),
         ({"shards": [{"name": "x"}]}, "list of shards"),
         ({"shards": 5}, "list of shards"),
+        ({"shards": [{"name": 5, "num_records": 6, "num_bytes": 1}]}, "found name 5"),
+        ({"counts": [1]}, "found counts"),
+        ({"num_records": True}, "found num_records True"),
+        ({"masked_lm_prob": "0.15"}, "found masked_lm_prob '0.15'"),
     ],
 )
 def test_damaged_descriptions(folder, change, words):

@@ -12,6 +12,7 @@ import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
+from albert_tf import files
 from albert_tf.errors import UserError
 from albert_tf.pretraining import vocabulary
 from albert_tf.pretraining.vocabulary import count_words, train_unigram, train_vocabulary
@@ -194,6 +195,14 @@ def check_after_kills(trained, folder):
 
 def test_killed_and_run_again(trained, prose, tmp_path):
     run_with_kills(prose, tmp_path / "v", [0.9])
+    check_after_kills(trained, tmp_path / "v")
+
+
+def test_a_run_at_the_same_time_keeps_its_folder(trained, prose, tmp_path):
+    with pytest.raises(UserError, match="cannot write"), files.new_folder(tmp_path / "v") as other:
+        (other / "half").touch()
+        train_vocabulary([str(prose)], tmp_path / "v", vocab_size=SIZE, report=lambda line: None)
+        assert (other / "half").exists()
     check_after_kills(trained, tmp_path / "v")
 
 
