@@ -347,7 +347,7 @@ def read_tensors(prefix: str | os.PathLike) -> dict[str, "np.ndarray"]:
     index = prefix.with_name(f"{prefix.name}.index")
     data = list(prefix.parent.glob(f"{glob_escape(prefix.name)}.data-*-of-*"))
     if not index.is_file():
-        raise UserError(f"no checkpoint at {prefix}: {index.name} is missing; give the path without its ending")
+        raise UserError(f"no checkpoint at {prefix}: {index.name} is missing; copy it too, or check the path")
     if not data:
         raise UserError(f"the checkpoint {prefix} has no {prefix.name}.data-* file beside its index; copy it too")
     try:

@@ -91,6 +91,6 @@ def _load(folder: pathlib.Path) -> Any:
         inference = next((tag for tag in tags if "train" not in tag), tags[0] if tags else [])
         with files.plainly_named(folder) as found:
             return tf.saved_model.load(str(found), tags=inference)
-    except (DecodeError, OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
-        reason = str(error).splitlines()[0][:200]
+    except (DecodeError, OSError, ValueError, TypeError, LookupError, RuntimeError, tf.errors.OpError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(f"the SavedModel {folder} is truncated or damaged ({reason}); copy it again") from error

@@ -138,10 +138,17 @@ def test_module_without_a_configuration_asks_for_it(tmp_path, module, model):
     assert report.heads == ("masked_lm",)
 
 
-def test_damaged_graph_is_named(module, tmp_path):
-    (module / "saved_model.pb").write_bytes(b"no graph")
+@pytest.mark.parametrize("change", [lambda graph: b"no graph", lambda graph: graph.replace(b"value:0", b"eulav:0", 1)])
+def test_damaged_graph_is_named(module, tmp_path, change):
+    graph = module / "saved_model.pb"
+    graph.write_bytes(change(graph.read_bytes()))
     with pytest.raises(UserError, match="SavedModel .* truncated or damaged"):
         convert(module, tmp_path / "native", "native")
+
+
+def test_folder_whose_name_tensorflow_takes_for_a_pattern(module, tmp_path):
+    module.rename(tmp_path / "module [1]*")
+    assert convert(tmp_path / "module [1]*", tmp_path / "native", "native").kind == "hub"
 
 
 def test_tensorflow_2_savedmodel_is_refused(tmp_path):
