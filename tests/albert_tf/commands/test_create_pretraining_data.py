@@ -122,7 +122,14 @@ def start(text, model, folder):
     """The command in a process group of its own, on enough text for some seconds."""
     command = [sys.executable, "-m", *arguments(text, model, folder, "--num_workers=2", "--dupe_factor=8")]
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell starts its background jobs, these tests for one, with Ctrl-C ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
