@@ -4,13 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-slow lint install
+.PHONY: help demo test test-slow lint install bench bench-peers
 help:
 	@echo "make demo       pretrain a small ALBERT on prose that Python brings, and fill in masked sentences"
 	@echo "make test       lint and the quick tests"
 	@echo "make test-slow  the long tests as well"
 	@echo "make lint       style and format"
 	@echo "make install    only the environment, in $(VENV)"
+	@echo "make bench      speed and memory beside the peers, into docs/results; on a machine that does nothing else"
 	@echo "PYTHON=python3.12 chooses the Python (3.10 to 3.12)"
 
 demo: install
@@ -41,4 +42,17 @@ $(STAMP): setup.cfg pyproject.toml
 
 $(VENV)/.installed-hf: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[test,hf,serving]'
+	touch $@
+
+# The peers want other versions than the project, hence an environment of their own.
+PEERS := .venv-peers
+bench-peers: $(PEERS)/.installed
+
+bench: install bench-peers
+	$(BIN)/python -m benchmarks.peers
+
+$(PEERS)/.installed: benchmarks/peers/requirements.txt $(STAMP)
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --upgrade pip
+	$(PEERS)/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements.txt
 	touch $@

@@ -1,20 +1,27 @@
 """This project and its peers, side by side: `make bench`.
 
     python -m benchmarks.peers
-    python -m benchmarks.peers --cases=train_8x128_float32 --systems=ours,ours_jit,keras_hub_jit --rounds=2 --output=
+    python -m benchmarks.peers --cases=train_8x128_float32 --systems=ours,ours_jit,keras_hub_jit --rounds=2
 
-Prints a table, and writes it with machine, versions and goals to docs/results/performance.md, the numbers to
-performance.json and a picture to performance.png beside it. Nothing else may run meanwhile.
+Prints a report with machine, versions, tables and goals. A run of everything also writes it to
+docs/results/performance.md, the numbers to performance.json and a picture to performance.png beside it. Nothing else
+may run meanwhile.
 """
 
 import argparse
 import fnmatch
+import functools
 import json
 import pathlib
+import platform
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
 
-from benchmarks.peers import catalog, runner
+from albert_tf import files
+from benchmarks.peers import catalog, goals, records, report, runner
 from benchmarks.peers.work import Case
 
 DOCUMENT = runner.ROOT / "docs" / "results" / "performance.md"
@@ -43,16 +50,26 @@ def chosen_cases(patterns: str, systems: str | None) -> list[tuple[Case, tuple[s
 
 def main() -> None:
     """Measures, prints and writes."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__.split("\n")[0])
-    parser.add_argument("--cases", default="*", help=f"names or patterns of: {', '.join(catalog.CASES)}")
-    parser.add_argument("--systems", help=f"only these of: {', '.join(catalog.SYSTEMS)}")
-    parser.add_argument("--rounds", type=int, help="rounds of each case")
-    parser.add_argument("--steps", type=int, help="calls a round")
-    parser.add_argument("--warm_ups", type=int, default=2, help="calls before the first round")
-    parser.add_argument("--peers_python", type=pathlib.Path, default=runner.Settings.own_python)
-    parser.add_argument("--output", default=str(DOCUMENT), help="the report; empty: print only")
-    arguments = parser.parse_args()
+    arguments = _arguments()
+    whole = arguments.cases == "*" and arguments.systems is None
+    output = arguments.output if arguments.output is not None else DOCUMENT if whole else None
+    say = functools.partial(print, file=sys.stderr, flush=True)
+    if arguments.results is not None:
+        data = json.loads(arguments.results.read_text())
+    else:
+        data = measure(arguments, whole=whole, say=say)
+    if output is None:
+        print(report.document(data))
+        return
+    write(output, data)
+    print(output.read_text())
+    say(f"wrote {output}")
+
+
+def measure(arguments: argparse.Namespace, *, whole: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Everything that was asked for, as report.document takes it."""
     log = pathlib.Path(tempfile.gettempdir()) / "albert_tf_bench_peers.log"
+    log.unlink(missing_ok=True)
     settings = runner.Settings(
         rounds=arguments.rounds,
         steps=arguments.steps,
@@ -60,9 +77,59 @@ def main() -> None:
         own_python=arguments.peers_python,
         log=log,
     )
-    cases = chosen_cases(arguments.cases, arguments.systems)
-    results = runner.run(cases, settings, say=lambda line: print(line, file=sys.stderr, flush=True))
-    print(json.dumps(results, indent=1))
+    say(f"what the systems' libraries print goes to {log}")
+    start = time.perf_counter()
+    data: dict[str, Any] = {
+        "command": " ".join(["python -m benchmarks.peers", *sys.argv[1:]]) if not whole else "make bench",
+        "machine": report.machine(),
+        "python": platform.python_version(),
+        "results": runner.run(chosen_cases(arguments.cases, arguments.systems), settings, say=say),
+    }
+    if goals.LARGEST_CASE in data["results"]:
+        data["estimated_bytes"] = estimated_bytes()
+    if whole:
+        say("records creation")
+        data["records"] = records.measure()
+    say(f"took {(time.perf_counter() - start) / 60:.1f} minutes")
+    return data
+
+
+def estimated_bytes() -> int:
+    """What the project says that a step of goals.LARGEST_CASE takes."""
+    from albert_tf import config
+    from tpu import memory
+
+    case, _ = catalog.CASES[goals.LARGEST_CASE]
+    return memory.training_bytes(
+        config.preset(case.preset),
+        rows=case.batch,
+        max_seq_length=case.length,
+        num_predictions=case.predictions,
+        mixed_precision="mixed_bfloat16",
+        recompute=True,
+    )["total"]
+
+
+def write(document: pathlib.Path, data: dict[str, Any]) -> None:
+    """The report, and beside it its numbers (.json) and its picture (.png)."""
+    document.parent.mkdir(parents=True, exist_ok=True)
+    picture = document.with_suffix(".png")
+    drawn = report.draw(data["results"], picture)
+    files.write_json(document.with_suffix(".json"), data)
+    files.write_atomically(document, report.document(data, picture=picture.name if drawn else None))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__.split("\n")[0])
+    parser.add_argument("--cases", default="*", help=f"names or patterns of: {', '.join(catalog.CASES)}")
+    parser.add_argument("--systems", help=f"only these of: {', '.join(catalog.SYSTEMS)}")
+    parser.add_argument("--rounds", type=int, help="rounds of each case")
+    parser.add_argument("--steps", type=int, help="calls a round")
+    parser.add_argument("--warm_ups", type=int, default=2, help="calls before the first round")
+    parser.add_argument("--peers_python", type=pathlib.Path, default=runner.Settings.own_python)
+    parser.add_argument("--output", type=pathlib.Path, help=f"the report; left out, a whole run writes {DOCUMENT}")
+    parser.add_argument("--results", type=pathlib.Path, help="write the report of this .json, and measure nothing")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
