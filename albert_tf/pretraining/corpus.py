@@ -62,8 +62,26 @@ class Document:
     file_index: int  # number of the file (archive member) it is from
     source: str  # its file, for messages
 
+    @property
+    def num_chars(self) -> int:
+        return len(self.text)
+
     def sentences(self) -> list[str]:
         return split_text(self.text, self.input_format)
+
+
+class Storage:
+    """Where text lies: here, the disks of this machine."""
+
+    def find(self, patterns: str | Sequence[str]) -> list[str]:
+        return find_files(patterns)
+
+    def size(self, path: str) -> int:
+        """Bytes of a file."""
+        return os.path.getsize(path)
+
+    def open(self, path: str) -> BinaryIO:
+        return open(path, "rb")
 
 
 @dataclasses.dataclass
@@ -71,26 +89,28 @@ class Corpus:
     """The files behind `patterns` and what reading them found; `documents()` may be called again and starts over.
 
     patterns: files, folders or globs, as a list or separated by commas. input_format: one of INPUT_FORMATS; "auto" is
-    replaced by what a sample of the text looks like, `reason` says why.
+    replaced by what a sample of the text looks like, `reason` says why. storage: what finds and opens them.
 
     Raises UserError for a pattern without files, an unreadable file, or a file that is no UTF-8 text.
     """
 
     patterns: str | Sequence[str]
     input_format: str = "auto"
+    storage: Storage = dataclasses.field(default_factory=Storage)
 
     def __post_init__(self) -> None:
         if self.input_format not in INPUT_FORMATS:
             raise UserError(f"unknown input format: {self.input_format!r}; expected one of {', '.join(INPUT_FORMATS)}")
-        self.files = find_files(self.patterns)
-        self.num_bytes = sum(os.path.getsize(file) for file in self.files)
+        self.files = self.storage.find(self.patterns)
+        sizes = [self.storage.size(file) for file in self.files]
+        self.num_bytes = sum(sizes)
         self.reason = "as asked"
         # Whether there are several files, or an archive of some; and a guess at the text, made before reading it.
         self.has_many_texts, self.expected_chars = len(self.files) > 1, 0
-        for file in self.files:
-            is_gzip, is_archive = _container(file)
+        for file, size in zip(self.files, sizes, strict=True):
+            is_gzip, is_archive = self._container(file)
             self.has_many_texts |= is_archive
-            self.expected_chars += os.path.getsize(file) * (3 if is_gzip else 1)
+            self.expected_chars += size * (3 if is_gzip else 1)
         self._start()
         if self.input_format == "auto":
             self.input_format, self.reason = _guess_format(self._texts())
@@ -118,12 +138,20 @@ class Corpus:
         """(name, blocks of text) for every file and archive member, in order."""
         done = 0
         for path in self.files:
-            with _errors_named(path), open(path, "rb") as raw:
-                for source, stream in _members(path, raw):
+            with _errors_named(path), self.storage.open(path) as raw:
+                for source, stream in _members(path, raw, *self._container(path)):
                     self.num_texts += 1
                     yield source, self._decode(stream, source, raw, done)
-            done += os.path.getsize(path)
+            done += self.storage.size(path)
         self.bytes_read = done
+
+    def _container(self, path: str) -> tuple[bool, bool]:
+        """Whether a file is gzip, and whether it is (then) a tar archive."""
+        with _errors_named(path), self.storage.open(path) as raw:
+            is_gzip = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            head = (gzip.open(raw) if is_gzip else raw).read(512)
+        return is_gzip, head[257:262] == b"ustar"
 
     def _decode(self, stream: BinaryIO, source: str, raw: BinaryIO, done: int) -> Iterator[str]:
         """Blocks of text with `\\n` line ends, no byte-order mark and no NUL."""
@@ -208,18 +236,8 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     return list(files)
 
 
-def _container(path: str) -> tuple[bool, bool]:
-    """Whether a file is gzip, and whether it is (then) a tar archive."""
-    with _errors_named(path), open(path, "rb") as raw:
-        is_gzip = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        head = (gzip.open(raw) if is_gzip else raw).read(512)
-    return is_gzip, head[257:262] == b"ustar"
-
-
-def _members(path: str, raw: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
+def _members(path: str, raw: BinaryIO, is_gzip: bool, is_archive: bool) -> Iterator[tuple[str, BinaryIO]]:
     """Opens one file: itself, or what it holds where it is an archive."""
-    is_gzip, is_archive = _container(path)
     stream = gzip.open(raw) if is_gzip else raw
     if not is_archive:
         yield path, stream

@@ -4,36 +4,31 @@ This process reads the corpus, cuts it into chunks of whole documents by a rule 
 writes what comes back in chunk order. So the records depend on text, settings and seed, and on nothing else.
 """
 
-import collections
 import dataclasses
-import fractions
-import hashlib
-import itertools
 import math
 import os
 import pathlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from albert_tf import __version__
 from albert_tf.errors import UserError
 from albert_tf.files import new_folder
-from albert_tf.pretraining.chunks import Chunk, ChunkRecords, RecordRule, chunk_worker
-from albert_tf.pretraining.corpus import Corpus, Document
+from albert_tf.pretraining.chunks import Chunk, RecordRule, chunk_worker
+from albert_tf.pretraining.corpus import Corpus
 from albert_tf.pretraining.masking import MaskingRule
+from albert_tf.pretraining.plan import PARTNER_CHARS, Part, holds_out_files, plan_chunks
 from albert_tf.pretraining.progress import Progress
-from albert_tf.pretraining.records import DESCRIPTION, MASKINGS, RecordsInfo
+from albert_tf.pretraining.records import DESCRIPTION, MASKINGS, RecordsInfo, Shard
 from albert_tf.pretraining.sequences import SequenceRule
 from albert_tf.pretraining.shards import ShardWriter, num_buckets
 from albert_tf.pretraining.worker_pool import ordered_map
 from albert_tf.tokenization import Tokenizer
 
 HELDOUT = "heldout"
-_CHUNK_CHARS = 1_000_000  # text that one process takes at a time
 _SHARD_BYTES = 64 << 20  # aimed at where the number of shards is not given
-_PARTNER_CHARS, _PARTNERS = 50_000, 8  # NSP: extracts of other documents for a chunk that holds only one
 _MAX_WORKERS = 1000  # processes; more is a slip that would take the machine down
 _JUDGED_TOKENS = 50_000  # from so many on, the share of unknown tokens may stop the run
 
@@ -114,31 +109,46 @@ def create_records(
         raise UserError(f"num_workers is {num_workers}; expected 1 to {_MAX_WORKERS}, or 0 for all cores")
     check_output(output_dir)
     with new_folder(output_dir) as folder:
-        splits = [_Split(folder, corpus, settings, heldout) for heldout in (False, True)]
-        rule = RecordRule(
-            sequences=settings.sequence_rule(),
-            masking=settings.masking_rule(),
-            static=settings.masking == "static",
-            token_dtype=_token_dtype(tokenizer),
-            dupe_factor=settings.dupe_factor,
-            seed=settings.random_seed,
-            num_buckets=(splits[0].num_buckets, splits[1].num_buckets),
-        )
+        splits = splits_of(corpus, settings)
+        writers: dict[bool, ShardWriter] = {}
         progress = Progress(corpus, log or sys.stderr)
-        chunks = _chunks(corpus, settings, splits)
-        for result in ordered_map(chunk_worker, (tokenizer, rule), chunks, num_workers or _num_cores()):
-            splits[result.heldout].add(result)
-            _check_unknown(splits, settings, _JUDGED_TOKENS)
+        work = (tokenizer, record_rule(tokenizer, settings, splits))
+        for result in ordered_map(chunk_worker, work, _chunks(corpus, settings, splits), num_workers or _num_cores()):
+            split = splits[result.heldout]
+            if result.heldout not in writers:
+                writers[result.heldout] = split.writer(folder)
+            writers[result.heldout].add(result.buckets)
+            split.counts.update(result.counts)
+            check_unknown(splits, settings, _JUDGED_TOKENS)
             progress.show(sum(split.counts["records"] for split in splits))
         progress.show(sum(split.counts["records"] for split in splits), final=True)
-        _check_unknown(splits, settings, 1)
+        check_unknown(splits, settings, 1)
         splits[0].counts.update(
             files=corpus.num_texts,
             invalid_characters=corpus.invalid_characters,
             null_characters=corpus.null_characters,
         )
-        training, heldout = splits
-        return training.finish(tokenizer, settings), heldout.finish(tokenizer, settings) if heldout.wanted else None
+        infos: list[RecordsInfo | None] = [None, None]
+        for heldout in (False, True) if splits[1].wanted else (False,):
+            splits[heldout].check(settings)
+            shards = writers[heldout].finish(settings.random_seed)
+            infos[heldout] = splits[heldout].describe(tokenizer, settings, shards)
+            tokenizer.save(splits[heldout].folder(folder))
+            infos[heldout].write(splits[heldout].folder(folder))
+        return infos[0], infos[1]
+
+
+def record_rule(tokenizer: Tokenizer, settings: CreationSettings, splits: "Sequence[Split]") -> RecordRule:
+    """All that decides the records of a chunk beside its text."""
+    return RecordRule(
+        sequences=settings.sequence_rule(),
+        masking=settings.masking_rule(),
+        static=settings.masking == "static",
+        token_dtype=_token_dtype(tokenizer),
+        dupe_factor=settings.dupe_factor,
+        seed=settings.random_seed,
+        num_buckets=(splits[0].num_buckets, splits[1].num_buckets),
+    )
 
 
 def check_output(output_dir: str | os.PathLike) -> None:
@@ -151,40 +161,39 @@ def check_output(output_dir: str | os.PathLike) -> None:
     raise UserError(f"{folder} exists and holds something other than records; name a new or empty folder")
 
 
-class _Split:
-    """The training or the held-out part of what is written."""
+class Split:
+    """The training or the held-out part of what is made: how many shards and buckets, and what was counted."""
 
-    def __init__(self, folder: pathlib.Path, corpus: Corpus, settings: CreationSettings, heldout: bool):
+    def __init__(self, corpus: Corpus, settings: CreationSettings, heldout: bool):
         share = settings.heldout_fraction if heldout else 1 - settings.heldout_fraction
         per_char = 1.6 if settings.masking == "static" else 0.6  # bytes of records for a character of English text
         expected = int(share * corpus.expected_chars * settings.dupe_factor * per_char)
         shards = settings.num_shards * share if settings.num_shards else expected / _SHARD_BYTES
+        self.heldout = heldout
         self.name = "held-out" if heldout else "training"
         self.wanted = not heldout or settings.heldout_fraction > 0
         self.num_shards = settings.num_shards if settings.num_shards and not heldout else max(1, round(shards))
         self.num_buckets = num_buckets(self.num_shards, expected)
         self.counts: Counter = Counter()
-        self._folder = folder / HELDOUT if heldout else folder
-        self._writer: ShardWriter | None = None
         self._last_document = -1
 
-    def count(self, document: Document) -> None:
-        self.counts["documents"] += document.index != self._last_document
-        self.counts["characters"] += len(document.text)
-        self._last_document = document.index
+    def count(self, part: Part) -> None:
+        self.counts["documents"] += part.index != self._last_document
+        self.counts["characters"] += part.num_chars
+        self._last_document = part.index
 
-    def add(self, result: ChunkRecords) -> None:
-        if self._writer is None:
-            self._writer = ShardWriter(self._folder, num_shards=self.num_shards, num_buckets=self.num_buckets)
-        self._writer.add(result.buckets)
-        self.counts.update(result.counts)
+    def folder(self, records_dir: pathlib.Path) -> pathlib.Path:
+        return records_dir / HELDOUT if self.heldout else records_dir
 
-    def finish(self, tokenizer: Tokenizer, settings: CreationSettings) -> RecordsInfo:
-        """Writes shards, tokeniser and description. Raises UserError where there are no records, or too few."""
+    def writer(self, records_dir: pathlib.Path) -> ShardWriter:
+        return ShardWriter(self.folder(records_dir), num_shards=self.num_shards, num_buckets=self.num_buckets)
+
+    def check(self, settings: CreationSettings) -> None:
+        """Raises UserError where there are no records, or too few."""
         counts = self.counts
         skipped = ", ".join(f"{number} {name}" for name, number in counts.items() if name.startswith("skipped"))
         found = f"{counts['documents']} documents, {counts['sentences']} sentences, {counts['tokens']} tokens"
-        if not counts["documents"] and self.name == "held-out":
+        if not counts["documents"] and self.heldout:
             raise UserError(
                 f"no document to hold out: heldout_fraction {settings.heldout_fraction} asks for one in "
                 f"{math.ceil(1 / settings.heldout_fraction)}, there are fewer; raise it or give more text"
@@ -197,10 +206,11 @@ class _Split:
             raise UserError(
                 f"too many shards: {counts['records']} {self.name} records for {self.num_shards}; lower --num_shards"
             )
-        shards = self._writer.finish(settings.random_seed)
-        tokenizer.save(self._folder)
+
+    def describe(self, tokenizer: Tokenizer, settings: CreationSettings, shards: Sequence[Shard]) -> RecordsInfo:
+        """What records.json is to say."""
         same = {field.name for field in dataclasses.fields(RecordsInfo)}
-        info = RecordsInfo(
+        return RecordsInfo(
             **{name: value for name, value in dataclasses.asdict(settings).items() if name in same}
             | dataclasses.asdict(settings.masking_rule()),
             token_dtype=_token_dtype(tokenizer),
@@ -209,71 +219,31 @@ class _Split:
             tokenizer_kind=tokenizer.kind,
             do_lower_case=tokenizer.do_lower_case,
             keep_accents=tokenizer.keep_accents,
-            num_records=counts["records"],
-            shards=shards,
-            counts=dict(sorted(counts.items())),
+            num_records=self.counts["records"],
+            shards=tuple(shards),
+            counts=dict(sorted(self.counts.items())),
             code_version=__version__,
         )
-        info.write(self._folder)
-        return info
 
 
-def _chunks(corpus: Corpus, settings: CreationSettings, splits: list[_Split]) -> Iterator[Chunk]:
-    """Whole documents of one split, about _CHUNK_CHARS of text together (less where each text makes many records)."""
-    limit = _CHUNK_CHARS // min(settings.dupe_factor, 20)
-    waiting: list[list[tuple[int, str]]] = [[], []]
-    held = [0, 0]  # characters waiting
-    recent: list[collections.deque] = [collections.deque(maxlen=_PARTNERS) for _ in splits]
-    numbers = itertools.count()
-
-    def chunk(heldout: bool) -> Chunk:
-        texts, waiting[heldout], held[heldout] = waiting[heldout], [], 0
-        partners = []
-        if settings.objective == "nsp" and len({index for index, _ in texts}) == 1:
-            partners = [text for text in recent[heldout] if text[0] != texts[0][0]]
-            partners = partners or _first_other(corpus, settings, heldout, texts[0][0])
-        return Chunk(next(numbers), heldout, corpus.input_format, texts, partners)
-
-    for document in corpus.documents():
-        heldout = _is_heldout(document, corpus, settings)
-        splits[heldout].count(document)
-        waiting[heldout].append((document.index, document.text))
-        held[heldout] += len(document.text)
-        if settings.objective == "nsp" and (not recent[heldout] or recent[heldout][-1][0] != document.index):
-            recent[heldout].append((document.index, document.text[:_PARTNER_CHARS]))
-        if held[heldout] >= limit:
-            yield chunk(heldout)
-    for heldout in (False, True):
-        if waiting[heldout]:
-            yield chunk(heldout)
+def splits_of(corpus: Corpus, settings: CreationSettings) -> tuple[Split, Split]:
+    """The training and the held-out part, in the order of False and True."""
+    return Split(corpus, settings, False), Split(corpus, settings, True)
 
 
-def _first_other(corpus: Corpus, settings: CreationSettings, heldout: bool, index: int) -> list[tuple[int, str]]:
-    """The first document of the same split that is not document `index`, found by reading on by itself."""
-    for document in Corpus(corpus.files, corpus.input_format).documents():
-        if document.index != index and _is_heldout(document, corpus, settings) == heldout:
-            return [(document.index, document.text[:_PARTNER_CHARS])]
-    return []
+def _chunks(corpus: Corpus, settings: CreationSettings, splits: Sequence[Split]) -> Iterator[Chunk]:
+    again = Corpus(corpus.files, corpus.input_format)
+    groups = plan_chunks(corpus.documents(), settings, by_file=holds_out_files(corpus), again=again.documents)
+    for group in groups:
+        for document in group.parts:
+            splits[group.heldout].count(document)
+        texts = [(document.index, document.text) for document in group.parts]
+        partners = [(document.index, document.text[:PARTNER_CHARS]) for document in group.partners]
+        yield Chunk(group.number, group.heldout, corpus.input_format, texts, partners)
 
 
-def _is_heldout(document: Document, corpus: Corpus, settings: CreationSettings) -> bool:
-    """Holds out whole files where files are books parted by their headings, else single documents."""
-    by_file = corpus.input_format == "paragraphs" and corpus.has_many_texts
-    return is_heldout(document.file_index if by_file else document.index, settings)
-
-
-def is_heldout(unit: int, settings: CreationSettings) -> bool:
-    """One of every 1 / heldout_fraction units (files or documents), picked by a hash of the seed."""
-    share = fractions.Fraction(settings.heldout_fraction).limit_denominator(1_000_000)
-    if not share:
-        return False
-    block = int(unit * share)
-    first, end = math.ceil(block / share), math.ceil((block + 1) / share)
-    digest = hashlib.blake2b(f"{settings.random_seed}:{block}".encode(), digest_size=8).digest()
-    return unit == first + int.from_bytes(digest, "big") % (end - first)
-
-
-def _check_unknown(splits: list[_Split], settings: CreationSettings, at_least: int) -> None:
+def check_unknown(splits: Sequence[Split], settings: CreationSettings, at_least: int) -> None:
+    """Raises UserError where the vocabulary does not know the text, once `at_least` tokens were seen."""
     tokens, unknown = (sum(split.counts[name] for split in splits) for name in ("tokens", "unknown_tokens"))
     if tokens >= at_least and unknown > settings.max_unknown_share * tokens:
         raise UserError(

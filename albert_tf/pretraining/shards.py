@@ -8,6 +8,7 @@ import os
 import pathlib
 import struct
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import numpy as np
 
@@ -54,9 +55,8 @@ class ShardWriter:
             for bucket in range(shard, self._num_buckets, self._num_shards):
                 path = self._bucket(bucket)
                 if path.exists():
-                    rng = np.random.default_rng([seed, bucket, 2])  # 2: apart from the generators of chunks
-                    for records in _blocks(path):
-                        file.writelines([records[i] for i in rng.permutation(len(records))])
+                    with open(path, "rb") as unsorted:
+                        file.writelines(shuffled(unsorted, seed, bucket))
                     path.unlink()
             file.flush()
             os.fsync(file.fileno())
@@ -71,15 +71,21 @@ def num_buckets(num_shards: int, expected_bytes: int) -> int:
     return num_shards * max(1, -(-expected_bytes // (num_shards * BUCKET_BYTES)))
 
 
-def _blocks(path: pathlib.Path) -> Iterator[list[bytes]]:
-    """Framed records of a bucket, as many at a time as may be held."""
+def shuffled(file: BinaryIO, seed: int, bucket: int) -> Iterator[bytes]:
+    """Framed records of a bucket in random order (blocks of a large one after each other)."""
+    rng = np.random.default_rng([seed, bucket, 2])  # 2: apart from the generators of chunks
+    for records in _blocks(file):
+        yield from (records[i] for i in rng.permutation(len(records)))
+
+
+def _blocks(file: BinaryIO) -> Iterator[list[bytes]]:
+    """Framed records, as many at a time as may be held."""
     records, held = [], 0
-    with open(path, "rb") as file:
-        while header := file.read(12):
-            record = header + file.read(struct.unpack_from("<Q", header)[0] + 4)
-            records.append(record)
-            held += len(record)
-            if held > 2 * BUCKET_BYTES:
-                yield records
-                records, held = [], 0
+    while header := file.read(12):
+        record = header + file.read(struct.unpack_from("<Q", header)[0] + 4)
+        records.append(record)
+        held += len(record)
+        if held > 2 * BUCKET_BYTES:
+            yield records
+            records, held = [], 0
     yield records

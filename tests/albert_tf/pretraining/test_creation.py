@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import UserError
-from albert_tf.pretraining import creation, shards
+from albert_tf.pretraining import plan, shards
 from albert_tf.pretraining.corpus import Corpus
-from albert_tf.pretraining.creation import CreationSettings, create_records, is_heldout
+from albert_tf.pretraining.creation import CreationSettings, create_records
+from albert_tf.pretraining.plan import is_heldout
 from albert_tf.pretraining.records import RecordsInfo, read_payloads
 from albert_tf.tokenization import load_tokenizer
 
@@ -22,7 +23,7 @@ def tokenizer(tiny_spm):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(creation, "_CHUNK_CHARS", 30_000)
+    monkeypatch.setattr(plan, "CHUNK_CHARS", 30_000)
 
 
 def create(text, tokenizer, folder, *, num_workers=1, input_format="paragraphs", **settings):
