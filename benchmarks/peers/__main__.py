@@ -125,7 +125,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--systems", help=f"only these of: {', '.join(catalog.SYSTEMS)}")
     parser.add_argument("--rounds", type=int, help="rounds of each case")
     parser.add_argument("--steps", type=int, help="calls a round")
-    parser.add_argument("--warm_ups", type=int, default=2, help="calls before the first round")
+    parser.add_argument("--warm_ups", type=int, help="calls before the first round")
     parser.add_argument("--peers_python", type=pathlib.Path, default=runner.Settings.own_python)
     parser.add_argument("--output", type=pathlib.Path, help=f"the report; left out, a whole run writes {DOCUMENT}")
     parser.add_argument("--results", type=pathlib.Path, help="write the report of this .json, and measure nothing")

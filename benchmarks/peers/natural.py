@@ -73,7 +73,7 @@ def peer_batches(task: str, kind: str, mode: str) -> list[np.ndarray]:
 
 
 def plan(batches: Sequence[np.ndarray], sample_tokens: int) -> Plan:
-    """Chooses at least three batches of about `sample_tokens` computed tokens together."""
+    """Chooses at least two batches of about `sample_tokens` computed tokens together."""
     chosen = spread([len(batch) * int(batch.max()) for batch in batches], sample_tokens)
     kept = [batches[i] for i in chosen]
     return Plan(kept, [int(batch.max()) for batch in kept], scale(batches, chosen))
@@ -81,7 +81,7 @@ def plan(batches: Sequence[np.ndarray], sample_tokens: int) -> Plan:
 
 def spread(tokens: Sequence[int], sample_tokens: int) -> list[int]:
     """Numbers of some of the batches, evenly over their sizes, `tokens` being the computed tokens of each."""
-    count = min(len(tokens), max(3, round(sample_tokens * len(tokens) / sum(tokens))))
+    count = min(len(tokens), max(2, round(sample_tokens * len(tokens) / sum(tokens))))
     places = ((np.arange(count) + 0.5) * len(tokens) / count).astype(int)
     return [int(i) for i in np.argsort(tokens, kind="stable")[places]]
 

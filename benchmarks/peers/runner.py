@@ -1,5 +1,6 @@
 """Runs systems in turn, each in a process of its own: all prepare a case, then rounds go A B C A B C."""
 
+import concurrent.futures
 import dataclasses
 import itertools
 import json
@@ -41,23 +42,28 @@ class Process(Protocol):
 class Settings:
     """How much is measured."""
 
-    rounds: int | None = None  # None: _ROUNDS
-    steps: int | None = None  # calls a round; None: _STEPS
-    warm_ups: int = 2
+    rounds: int | None = None  # None, as in the next two: as the case needs
+    steps: int | None = None  # calls a round
+    warm_ups: int | None = None
     own_python: pathlib.Path = ROOT / ".venv-peers" / "bin" / "python"
     log: pathlib.Path = pathlib.Path(os.devnull)  # what the systems' libraries print
 
     def rounds_of(self, case: Case) -> int:
         """Rounds of a case."""
-        if self.rounds is not None:
-            return self.rounds
-        return 1 if case.natural else 2 if case.preset != "albert_base" or case.batch > 8 else 4
+        return self.rounds or (1 if case.natural else 2 if _is_long(case) else 4)
 
     def steps_of(self, case: Case) -> int:
         """Calls of each part in a round."""
-        if self.steps is not None:
-            return self.steps
-        return 3 if case.kind == "infer" and not case.natural else 1
+        return self.steps or (3 if case.kind == "infer" and not case.natural else 1)
+
+    def warm_ups_of(self, case: Case) -> int:
+        """Calls of each part before the first round; the first of them compiles."""
+        return self.warm_ups or (1 if case.natural or _is_long(case) else 2)
+
+
+def _is_long(case: Case) -> bool:
+    """A call takes most of a minute and many gigabytes."""
+    return case.preset != "albert_base" or case.batch > 8
 
 
 class Worker:
@@ -141,21 +147,29 @@ def _run_case(
     result: dict[str, dict[str, Any]],
 ) -> None:
     say(f"{case.name}: {', '.join(systems)}")
-    for name in systems:
-        try:
-            if name not in processes:
-                processes[name] = start(name, settings)
-            ready = processes[name].ask(prepare=dataclasses.asdict(case), warm_ups=settings.warm_ups)
-        except Failed as failure:
-            _skip(name, failure, processes, result, say)
-            continue
-        result["systems"][name] = {
-            "parts": {part: {"scale": scale, "rounds": []} for part, scale in ready["scales"].items()},
-            "values": ready["values"],
-            "prepare_seconds": ready["seconds"],
-            "versions": processes[name].versions,
-        }
-        say(f"  {name}: ready in {ready['seconds']:.1f} s, {_shown(ready['values'])}")
+    order = {"prepare": dataclasses.asdict(case), "warm_ups": settings.warm_ups_of(case)}
+
+    def prepare(name: str) -> dict[str, Any]:
+        if name not in processes:
+            processes[name] = start(name, settings)
+        return processes[name].ask(**order)
+
+    # Compilers use a core each, so two systems at once; nothing is timed yet.
+    with concurrent.futures.ThreadPoolExecutor(1 if _is_long(case) else 2) as pool:
+        waiting = {name: pool.submit(prepare, name) for name in systems}
+        for name, future in waiting.items():
+            try:
+                ready = future.result()
+            except Failed as failure:
+                _skip(name, failure, processes, result, say)
+                continue
+            result["systems"][name] = {
+                "parts": {part: {"scale": scale, "rounds": []} for part, scale in ready["scales"].items()},
+                "values": ready["values"],
+                "prepare_seconds": ready["seconds"],
+                "versions": processes[name].versions,
+            }
+            say(f"  {name}: ready in {ready['seconds']:.1f} s, {_shown(ready['values'])}")
     for number in range(settings.rounds_of(case)):
         for name in list(result["systems"]):
             try:

@@ -88,8 +88,8 @@ def test_peers_see_every_row_once(kind, mode):
 def test_a_sample_is_spread_over_the_sizes_and_scaled_to_all():
     batches = [np.array([size, 1]) for size in (10, 40, 20, 30, 60, 50)]
     plan = natural.plan(batches, sample_tokens=1)
-    assert sorted(plan.widths) == [20, 40, 60] and [len(batch) for batch in plan.batches] == [2, 2, 2]
-    assert plan.scale == pytest.approx(210 / 120)
+    assert sorted(plan.widths) == [20, 50] and [len(batch) for batch in plan.batches] == [2, 2]
+    assert plan.scale == pytest.approx(210 / 70)
     assert natural.plan(batches, sample_tokens=10_000).scale == 1.0
     arrays = natural.arrays(np.array([3, 5]), 6)
     assert arrays["input_mask"].tolist() == [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]]
@@ -149,10 +149,11 @@ def test_rounds_are_interleaved_and_processes_shared():
     train, infer = SMALL, dataclasses.replace(SMALL, kind="infer")
     results, journal = run([(infer, ("a", "b")), (train, ("a", "b"))])
     rounds = [(name, "measure") for name in "abab"]
-    assert journal == [
-        ("a", "start"), ("a", "prepare infer"), ("b", "start"), ("b", "prepare infer"), *rounds,
-        ("a", "prepare train"), ("b", "prepare train"), *rounds, ("a", "close"), ("b", "close"),
-    ]  # fmt: skip
+    prepared = {kind: [(name, f"prepare {kind}") for name in "ab"] for kind in ("infer", "train")}
+    started = [("a", "start"), ("b", "start")]  # systems are prepared two at a time, in either order
+    assert sorted(journal[:4]) == sorted(started + prepared["infer"]) and journal[4:8] == rounds
+    assert sorted(journal[8:10]) == prepared["train"] and journal[10:14] == rounds
+    assert journal[14:] == [("a", "close"), ("b", "close")]
     assert results[train.name]["systems"]["b"]["parts"][STEP]["rounds"] == [[1.0] * 3] * 2
     assert results[train.name]["systems"]["b"]["peak_bytes"] == 7
 
