@@ -49,12 +49,6 @@ def parsed(line, devices=None):
     return values, cluster
 
 
-@pytest.mark.parametrize("script", sorted(LAUNCHERS.glob("*.sh")), ids=lambda path: path.name)
-def test_syntax(script):
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    assert len(script.read_text().splitlines()) < 80
-
-
 @pytest.mark.parametrize(
     ("name", "environment", "expected"),
     [
