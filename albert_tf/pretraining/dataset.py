@@ -56,7 +56,7 @@ def pretraining_dataset(
 
     Raises UserError where batch and workers do not divide; tf.errors.DataLossError while iterating over damaged files.
     """
-    batch = _share(global_batch_size, num_workers * replicas_per_worker)
+    batch = rows_a_replica(global_batch_size, num_workers * replicas_per_worker)
     if start_position < 0 or start_position % num_workers:
         raise UserError(
             f"start_position is {start_position}; expected a multiple of the number of workers {num_workers}"
@@ -76,14 +76,56 @@ def pretraining_dataset(
         numbers = tf.data.Dataset.range(begin, _ENDLESS)
         return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(epoch).repeat(), numbers, windows))
 
-    chunk = max(1, _CHUNK_TOKENS // source.info.max_seq_length)  # rows; masks do not depend on it
     dataset = tf.data.Dataset.range(first_epoch, _ENDLESS).flat_map(epoch_windows).map(select)
-    dataset = dataset.rebatch(chunk, drop_remainder=True)
+    dataset = dataset.rebatch(_chunk_rows(source), drop_remainder=True)
     dataset = dataset.map(
         lambda serialized, positions: features(parse(serialized), positions), num_parallel_calls=tf.data.AUTOTUNE
     )
     dataset = dataset.rebatch(batch, drop_remainder=True)
-    return dataset.prefetch(tf.data.AUTOTUNE).with_options(_options())
+    return dataset.prefetch(tf.data.AUTOTUNE).with_options(stream_options())
+
+
+def window_function(
+    source: RecordSource,
+    *,
+    tokenizer: "Tokenizer",
+    seed: int,
+    start_position: int,
+    num_workers: int,
+    worker: int,
+    max_predictions_per_seq: int | None = None,
+) -> Callable[[tf.Tensor, tf.Tensor], Rows]:
+    """Gives the function (epoch, number of the window in it), int64 [] each -> the rows that pretraining_dataset reads.
+
+    The rows are the worker's features [n, ...] in the order of positions, n at most WINDOW, perhaps 0.
+    """
+    features = _features_function(source.info, tokenizer, seed, max_predictions_per_seq)
+    chunk = _chunk_rows(source)
+
+    def window_rows(epoch: tf.Tensor, number: tf.Tensor) -> Rows:
+        order = permutation(len(source.spans), seed, _FILES, epoch)
+        window = _read(source, order, number * WINDOW).batch(WINDOW).take(1)
+
+        def select(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            mine, positions = _select(
+                epoch,
+                number,
+                serialized,
+                start=start_position,
+                num_workers=num_workers,
+                worker=worker,
+                seed=seed,
+                total=source.num_records,
+            )
+            # One row more, dropped below, so that there is always an element to ask for.
+            return tf.concat([mine, serialized[:1]], 0), tf.concat([positions, [0]], 0)
+
+        parts = window.map(select).rebatch(chunk)
+        parts = parts.map(lambda serialized, positions: features(parse_rows(serialized, info=source.info), positions))
+        rows = parts.rebatch(WINDOW + 1).get_single_element()
+        return {name: value[:-1] for name, value in rows.items()}
+
+    return window_rows
 
 
 def evaluation_dataset(
@@ -107,7 +149,7 @@ def evaluation_dataset(
 
     Raises UserError where batch and workers do not divide, or the records hold no sentence pairs.
     """
-    batch = _share(global_batch_size, num_workers * replicas_per_worker)
+    batch = rows_a_replica(global_batch_size, num_workers * replicas_per_worker)
     info, total = source.info, min(num_records or source.num_records, source.num_records)
     repair = sentence_objective not in (None, info.objective)
     num_batches = -(-total // global_batch_size)
@@ -127,7 +169,7 @@ def evaluation_dataset(
     dataset = filled.batch(WINDOW).enumerate().map(window, num_parallel_calls=tf.data.AUTOTUNE)
     dataset = dataset.map(features, num_parallel_calls=tf.data.AUTOTUNE).rebatch(batch, drop_remainder=True)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(num_batches * replicas_per_worker))
-    return dataset.prefetch(tf.data.AUTOTUNE).with_options(_options())
+    return dataset.prefetch(tf.data.AUTOTUNE).with_options(stream_options())
 
 
 def parse_rows(serialized: tf.Tensor, *, info: RecordsInfo, unmask: bool = False) -> Rows:
@@ -204,7 +246,13 @@ def _evaluation_window(
     return {key: tf.boolean_mask(value, mine) for key, value in rows.items()}, tf.boolean_mask(positions, mine)
 
 
-def _share(global_batch_size: int, parts: int) -> int:
+def _chunk_rows(source: RecordSource) -> int:
+    """Rows that are parsed and masked at once; masks do not depend on it."""
+    return max(1, _CHUNK_TOKENS // source.info.max_seq_length)
+
+
+def rows_a_replica(global_batch_size: int, parts: int) -> int:
+    """Rows of a batch for each of `parts` replicas. Raises UserError where they do not divide."""
     if global_batch_size < 1 or global_batch_size % parts:
         raise UserError(
             f"the batch of {global_batch_size} rows is not divisible by {parts} replicas; change one of them"
@@ -212,7 +260,8 @@ def _share(global_batch_size: int, parts: int) -> int:
     return global_batch_size // parts
 
 
-def _options() -> tf.data.Options:
+def stream_options() -> tf.data.Options:
+    """In order, and never shared out a second time by tf.distribute."""
     options = tf.data.Options()
     options.deterministic = True
     options.experimental_distribute.auto_shard_policy = (
