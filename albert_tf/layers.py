@@ -243,6 +243,8 @@ class AttentionWeights(NamedTuple):
     bias: tf.Tensor  # [3H]
     output_kernel: tf.Tensor  # [H, H]
     output_bias: tf.Tensor  # [H]
+    gamma: tf.Tensor  # [H], float32 in every policy, as beta
+    beta: tf.Tensor
 
 
 @tf_keras.saving.register_keras_serializable("albert_tf")
@@ -285,6 +287,8 @@ class AttentionSubLayer(AlbertLayer):
             bias=self.compute(tf.concat([self.query.bias * scale, self.key.bias, self.value.bias], axis=0)),
             output_kernel=self.compute(self.projection.kernel),
             output_bias=self.compute(self.projection.bias),
+            gamma=tf.convert_to_tensor(self.layer_norm.gamma),
+            beta=tf.convert_to_tensor(self.layer_norm.beta),
         )
 
     def call(
@@ -316,7 +320,7 @@ class AttentionSubLayer(AlbertLayer):
         context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), shape_of(hidden))
         output = dense(context, weights.output_kernel, weights.output_bias)
         output = dropout(output, self.hidden_dropout, seed, purpose=1)
-        return self.layer_norm(hidden + output), probabilities
+        return layer_norm(hidden + output, weights.gamma, weights.beta, self.epsilon), probabilities
 
     def _heads(self, x: tf.Tensor, parts: int) -> tf.Tensor:
         """[B, K, parts * H] -> [parts, B, A, K, D]."""
@@ -336,6 +340,8 @@ class FeedForwardWeights(NamedTuple):
     bias: tf.Tensor
     output_kernel: tf.Tensor  # [intermediate, H]
     output_bias: tf.Tensor
+    gamma: tf.Tensor  # [H], float32 in every policy, as beta
+    beta: tf.Tensor
 
 
 @tf_keras.saving.register_keras_serializable("albert_tf")
@@ -369,8 +375,9 @@ class FeedForwardSubLayer(AlbertLayer):
 
     def read_weights(self) -> FeedForwardWeights:
         """Casts the variables, once per pass."""
-        first, second = self.intermediate, self.projection
-        return FeedForwardWeights(*(self.compute(v) for v in (first.kernel, first.bias, second.kernel, second.bias)))
+        first, second, norm = self.intermediate, self.projection, self.layer_norm
+        cast = [self.compute(v) for v in (first.kernel, first.bias, second.kernel, second.bias)]
+        return FeedForwardWeights(*cast, tf.convert_to_tensor(norm.gamma), tf.convert_to_tensor(norm.beta))
 
     def call(
         self, hidden: tf.Tensor, weights: FeedForwardWeights | None = None, seed: tf.Tensor | None = None
@@ -379,7 +386,8 @@ class FeedForwardSubLayer(AlbertLayer):
         weights = self.read_weights() if weights is None else weights
         inner = activation(self.hidden_act)(dense(hidden, weights.kernel, weights.bias))
         output = dense(inner, weights.output_kernel, weights.output_bias)
-        return self.layer_norm(hidden + dropout(output, self.hidden_dropout, seed, purpose=2))
+        output = hidden + dropout(output, self.hidden_dropout, seed, purpose=2)
+        return layer_norm(output, weights.gamma, weights.beta, self.epsilon)
 
     def named_variables(self) -> dict[str, tf.Variable]:
         children = (self.intermediate, self.projection, self.layer_norm)
@@ -422,6 +430,25 @@ class AlbertBlock(AlbertLayer):
         weights = self.read_weights() if weights is None else weights
         hidden, probabilities = self.attention(hidden, score_bias, weights.attention, query_positions, seed)
         return self.feed_forward(hidden, weights.feed_forward, seed), probabilities
+
+    def call_recomputed(
+        self,
+        hidden: tf.Tensor,
+        score_bias: tf.Tensor,
+        weights: BlockWeights,
+        query_positions: tf.Tensor | None = None,
+        seed: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """The hidden output of `call`; of all that lies between, nothing is kept for the backward pass.
+
+        The backward pass runs the block again, dropout included, as that depends on the seed alone.
+        """
+
+        def forward(hidden: tf.Tensor, *flat: tf.Tensor) -> tf.Tensor:
+            return self(hidden, score_bias, tf.nest.pack_sequence_as(weights, flat), query_positions, seed)[0]
+
+        # Gradients reach arguments only, hence the weights as arguments.
+        return tf.recompute_grad(forward)(hidden, *tf.nest.flatten(weights))
 
     def get_config(self) -> dict[str, Any]:
         parts = {"attention": self.attention, "feed_forward": self.feed_forward}

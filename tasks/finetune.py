@@ -49,6 +49,8 @@ def define_flags(flag_values: "absl_flags.FlagValues") -> None:
     devices = ["auto", "cpu", "gpu", "mirrored", "tpu"]
     flags.DEFINE_enum("distribution", "auto", devices, "where to compute", **shared)
     flags.DEFINE_boolean("random_weights", False, "start from new weights in the sizes of --model_dir", **shared)
+    text = "keep only each layer's input and run layers again backwards: less memory, more time"
+    flags.DEFINE_boolean("recompute", False, text, **shared)
     define_task_flags(flag_values)
     flags.mark_flags_as_required(["task_name", "model_dir", "output_dir"], flag_values=flag_values)
 
