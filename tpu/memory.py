@@ -1,30 +1,114 @@
-"""How much memory a training step will take, told before it starts."""
+"""How much memory a training step takes, told before it starts.
 
+The account follows what TensorFlow's executor really holds (benchmarks/memory.py compares it with measurements): the
+activations that the backward pass reads, the gradients that wait to be added up, the optimiser's new values.
+"""
+
+from albert_tf import costs
 from albert_tf.config import AlbertConfig
-from albert_tf.encoder import block_plan, parameter_count
 
-_OPTIMIZER_SLOTS = 2  # first and second moment
 _FLOAT32 = 4  # bytes
+_COMPUTE_BYTES = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}
+# Tensors of the inner width that the steps of an activation keep; the derivative's first steps count, since they are
+# taken as soon as their inputs are there, long before the backward pass needs them.
+_ACTIVATION_TENSORS = {"gelu": 5, "gelu_erf": 5, "relu": 1, "tanh": 1, "linear": 1}
+# The optimiser's products beside the gradients, as many values as parameters each: both decayed moments, the weight
+# decay, the squared gradient. All variables' are made at the same time.
+_UPDATE_TENSORS = 4
+# On the host: what the allocator cannot reuse and kernels work in, for any model; for each layer the traced graph, its
+# optimised copies and the executor's tables, measured with layers of hardly any width.
+_HOST, _PROGRAM_OF_LAYER, _PROGRAM_OF_RECOMPUTED_LAYER = 80 << 20, 6 << 20, 9 << 20
+# TensorFlow adds up the gradients of a weight's uses when it has them all, or five of them that together pass this.
+_SUM_EARLY = 128 << 20
 
 
 def training_bytes(
-    config: AlbertConfig, *, rows: int, max_seq_length: int, num_predictions: int, mixed_precision: str = "float32"
+    config: AlbertConfig,
+    *,
+    rows: int,
+    max_seq_length: int,
+    num_predictions: int,
+    mixed_precision: str = "float32",
+    recompute: bool = False,
+    accumulate: bool = False,
 ) -> dict[str, int]:
-    """Bytes on one device for one forward and backward pass over `rows` sequences.
+    """Bytes on one device at the fullest moment of a step with `rows` sequences in a forward and backward pass.
 
-    Returns state (weights, their gradients, optimiser slots, all float32), activations kept for the backward pass, and
-    their total. Weight sharing saves state, not activations: every layer keeps its own.
+    accumulate: gradients of earlier passes of the same step wait beside it.
+
+    Returns `state` (weights and two moments, float32), `activations` (kept between the passes; sharing weights does
+    not make them fewer, as every layer keeps its own), `program` (the graph itself, and what the allocator loses) and
+    `total`, which also counts gradients and the optimiser's temporaries where they meet the activations, or outweigh
+    them.
     """
-    parameters = parameter_count(config)
-    state = parameters * (2 + _OPTIMIZER_SLOTS) * _FLOAT32
-    size = _FLOAT32 if mixed_precision == "float32" else 2
-    hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
-    tokens = rows * max_seq_length
-    # Per token and layer: query, key, value, context, two sub-layer outputs and sums; LayerNorm works in float32;
-    # the tanh GELU keeps its steps; scores and probabilities are float32 whatever the policy.
-    linear = 8 * hidden * size + 6 * hidden * _FLOAT32 + 7 * inner * size
-    attention = heads * max_seq_length * (2 * _FLOAT32 + size)
-    layers = len(block_plan(config)[1])
-    logits = 3 * rows * num_predictions * config.vocab_size * _FLOAT32
-    activations = tokens * layers * (linear + attention) + logits
-    return {"state": state, "activations": activations, "total": state + activations}
+    compute = _COMPUTE_BYTES[mixed_precision]
+    tokens, steps = rows * max_seq_length, costs.block_counts(config).steps
+    last = rows * (1 + num_predictions)
+    parameters = sum(costs.parameters(config).values())
+    full, end = (_layer_bytes(config, n, max_seq_length, compute) for n in (tokens, last))
+    end += 2 * tokens * config.hidden_size * compute  # keys and values of the last layer are everywhere
+    one_layer = max(full, end)
+    block = costs.layer_parameters(config) * compute
+    kept = 5 * tokens * config.embedding_size * _FLOAT32
+    if recompute:
+        kept += tokens * config.hidden_size * compute * (steps - 1)
+        again = one_layer + block  # a layer run again works on a copy of the block's weights
+    else:
+        kept += full * (steps - 1) + end
+        again = 0
+    casts = _weight_copies(config, compute)
+    backward = config.vocab_size * config.embedding_size * _FLOAT32  # the gradient of the table
+    backward += _passing_gradients(config, tokens, max_seq_length, compute)
+    # Logits and their gradient, and under mixed precision the product before the cast.
+    logits = rows * num_predictions * config.vocab_size * (2 * _FLOAT32 + (compute if compute < _FLOAT32 else 0))
+    between = kept + casts + max(logits, again + backward + 2 * block)
+    before_sums = (again or one_layer) + casts + backward + _waiting_gradients(config, compute)
+    update = parameters * _FLOAT32 * (1 + _UPDATE_TENSORS)
+    waiting = parameters * _FLOAT32 if accumulate else 0
+    state = parameters * 3 * _FLOAT32
+    program = _HOST + steps * (_PROGRAM_OF_RECOMPUTED_LAYER if recompute else _PROGRAM_OF_LAYER)
+    return {
+        "state": state,
+        "activations": kept + (one_layer if recompute else 0),
+        "program": program,
+        "total": state + program + max(max(between, before_sums) + waiting, update),
+    }
+
+
+def _layer_bytes(config: AlbertConfig, queries: int, length: int, compute: int) -> int:
+    """What a layer keeps for its backward pass, where `queries` positions ask."""
+    norm = 3 * _FLOAT32 + compute  # sum, centred sum and scale in float32; the output
+    attention = 4 * compute  # query, key, value, context
+    inner = _ACTIVATION_TENSORS[config.hidden_act] * compute * config.intermediate_size
+    score = _FLOAT32 + (compute if compute < _FLOAT32 else 0)  # a probability, and its value in the compute type
+    if config.attention_probs_dropout_prob:
+        score += 1 + (_FLOAT32 if compute == _FLOAT32 else 0)  # whether it is kept; the scaled value
+    hidden = 2 * norm + attention + (2 if config.hidden_dropout_prob else 0)
+    return queries * (hidden * config.hidden_size + inner + config.num_attention_heads * length * score)
+
+
+def _passing_gradients(config: AlbertConfig, tokens: int, length: int, compute: int) -> int:
+    """Gradients on their way through one layer."""
+    inner, scores = 2 * config.intermediate_size * compute, 2 * config.num_attention_heads * length * _FLOAT32
+    return tokens * max(inner, scores)
+
+
+def _weight_copies(config: AlbertConfig, compute: int) -> int:
+    """The fused query, key and value kernel, again in parts for the last layer; all weights in the compute type."""
+    fused = 2 * 3 * config.hidden_size**2 * costs.block_counts(config).attentions * compute
+    if compute == _FLOAT32:
+        return fused
+    return fused + (sum(costs.parameters(config).values())) * compute
+
+
+def _waiting_gradients(config: AlbertConfig, compute: int) -> int:
+    """Gradients of the layers' weights before those of one weight are added up."""
+    width, inner = config.hidden_size, config.intermediate_size
+    plan = costs.block_counts(config)
+    kernels = [(plan.attentions, 3 * width * width), (plan.attentions, width * width)]
+    kernels += 2 * [(plan.feed_forwards, width * inner)]
+    total = 0
+    for count, size in kernels:
+        most = max(5, 1 + _SUM_EARLY // (_FLOAT32 * size))
+        total += count * min(plan.steps // count, most) * size * compute
+    return total
