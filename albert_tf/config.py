@@ -119,6 +119,22 @@ class AlbertConfig:
         files.write_json(path, self.to_dict())
 
 
+def block_plan(config: AlbertConfig) -> tuple[list[tuple[int, int]], list[int]]:
+    """Which sub-layers make each block, and which block runs at each step of the encoder.
+
+    Returns (blocks as pairs of indices into the attention and the feed-forward sub-layers, block index per step); a
+    step is one layer and inner group. AlbertConfig(num_hidden_layers=2) gives ([(0, 0)], [0, 0]).
+    """
+    count = config.num_hidden_layers
+    if config.sharing == "all":
+        inner = config.inner_group_num
+        blocks = [(i, i) for i in range(config.num_hidden_groups * inner)]
+        return blocks, [config.group_of_layer(layer) * inner + i for layer in range(count) for i in range(inner)]
+    attention = [0 if config.sharing == "attention" else layer for layer in range(count)]
+    feed_forward = [0 if config.sharing == "feed_forward" else layer for layer in range(count)]
+    return list(zip(attention, feed_forward, strict=True)), list(range(count))
+
+
 def _check_value(name: str, kind: type, value: Any) -> None:
     if kind is int:
         most = _LARGEST.get(name, _LARGEST_SIZE)

@@ -9,7 +9,7 @@ Axes: B rows, S sequence, P predictions, H hidden, E embedding, V vocabulary.
 from collections.abc import Collection
 from typing import NamedTuple
 
-from albert_tf.config import AlbertConfig
+from albert_tf.config import AlbertConfig, block_plan
 
 PRETRAINING_HEADS = ("masked_lm", "sentence_order")
 LAYER_PARTS = ("query_key_value", "scores", "context", "attention_output", "feed_forward")  # run again by recomputation
@@ -26,15 +26,9 @@ class BlockCounts(NamedTuple):
 
 def block_counts(config: AlbertConfig) -> BlockCounts:
     """AlbertConfig(num_hidden_layers=12) gives (1, 1, 12)."""
-    layers = config.num_hidden_layers
-    if config.sharing == "all":
-        blocks = config.num_hidden_groups * config.inner_group_num
-        return BlockCounts(blocks, blocks, layers * config.inner_group_num)
-    return BlockCounts(
-        attentions=1 if config.sharing == "attention" else layers,
-        feed_forwards=1 if config.sharing == "feed_forward" else layers,
-        steps=layers,
-    )
+    blocks, steps = block_plan(config)
+    attentions, feed_forwards = (len(set(parts)) for parts in zip(*blocks, strict=True))
+    return BlockCounts(attentions, feed_forwards, len(steps))
 
 
 def parameters(config: AlbertConfig, heads: Collection[str] = PRETRAINING_HEADS) -> dict[str, int]:

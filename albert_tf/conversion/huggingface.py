@@ -1,8 +1,7 @@
 """Hugging Face's ALBERT (of transformers): its names of tensors, classes and settings beside ours, as data."""
 
-from albert_tf.config import AlbertConfig
+from albert_tf.config import AlbertConfig, block_plan
 from albert_tf.conversion.names import POOLER, Name
-from albert_tf.encoder import block_plan
 from albert_tf.errors import UserError
 
 # The tied output matrix and its bias are stored twice or not at all; position_ids counts 0, 1, 2, ...

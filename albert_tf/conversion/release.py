@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from albert_tf import checkpoints, files
-from albert_tf.config import AlbertConfig
+from albert_tf.config import AlbertConfig, block_plan
 from albert_tf.conversion.names import Name, Source, translate_back
-from albert_tf.encoder import block_plan
 from albert_tf.errors import UserError
 
 CHECKPOINT = "model.ckpt-best"  # the name in the released archives

@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from albert_tf import checkpoints
-from albert_tf.config import AlbertConfig
+from albert_tf.config import AlbertConfig, block_plan
 from albert_tf.errors import UserError
 from albert_tf.tokenization import Tokenizer
 
@@ -93,8 +93,6 @@ def fit(
 
 
 def _spread(tensors: dict[str, np.ndarray], source: AlbertConfig, target: AlbertConfig) -> dict[str, np.ndarray]:
-    from albert_tf.encoder import block_plan
-
     block = re.compile(r"encoder/(attention|feed_forward)_(\d+)/(.*)")
     spread = {name: value for name, value in tensors.items() if not block.fullmatch(name)}
     attentions, feed_forwards = zip(*block_plan(target)[0], strict=True)

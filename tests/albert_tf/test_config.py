@@ -3,8 +3,9 @@ import json
 import pytest
 
 from albert_tf import config as configs
-from albert_tf.config import PRESETS, AlbertConfig, preset
-from albert_tf.encoder import AlbertEncoder, block_plan, parameter_count
+from albert_tf import costs
+from albert_tf.config import PRESETS, AlbertConfig, block_plan, preset
+from albert_tf.encoder import AlbertEncoder
 from albert_tf.errors import UserError
 
 # Encoder with pooler at 30,000 pieces, from the paper's sizes by hand: (V + 514) E + 2 E, E H + H where E differs from
@@ -30,7 +31,7 @@ def test_every_preset_has_its_parameter_count_pinned():
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameter_counts_by_arithmetic(name):
-    assert parameter_count(PRESETS[name]) == PARAMETERS[name]
+    assert sum(costs.parameters(PRESETS[name], heads=()).values()) == PARAMETERS[name]
 
 
 @pytest.mark.parametrize("name", ["albert_tiny", "albert_base_v2"])
@@ -50,10 +51,10 @@ def test_parameter_counts_of_built_encoders(name):
 def test_sharing_variants_have_the_papers_sizes(embedding, sharing, millions):
     config = preset("albert_base").replace(embedding_size=embedding, sharing=sharing)
     # The paper rounds its figures down or up; one million is more than either.
-    assert parameter_count(config) / 1e6 == pytest.approx(millions, abs=1.1)
+    assert sum(costs.parameters(config, heads=()).values()) / 1e6 == pytest.approx(millions, abs=1.1)
     built = AlbertEncoder(config.replace(vocab_size=100))
     built.build(None)
-    assert built.count_params() == parameter_count(config.replace(vocab_size=100))
+    assert built.count_params() == sum(costs.parameters(config.replace(vocab_size=100), heads=()).values())
 
 
 def test_versions_differ_in_dropout():
