@@ -7,7 +7,7 @@ import tensorflow as tf
 from albert_tf.pretraining import objective
 from benchmarks.peers import natural, work
 from benchmarks.peers.contract import STEP
-from benchmarks.peers.systems import ours, ours_natural
+from benchmarks.peers.systems import ours
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_inference_is_the_pooled_output():
 @pytest.mark.parametrize("kind", work.KINDS)
 def test_natural_parts_run_on_a_sample(kind, monkeypatch):
     monkeypatch.setattr(natural, "STEPS", 6)
-    parts = ours_natural.parts(work.Case(kind=kind, precision="float32", sample_tokens=1))
+    parts = ours.prepare(work.Case(kind=kind, precision="float32", sample_tokens=1), "")
     assert list(parts) == ["mrpc/own", "cola/own", "sst-2/own"]
     part = parts["cola/own"]
     assert part.scale > 1.5 and np.isfinite(part.warm_up()) and np.isfinite(part.run())

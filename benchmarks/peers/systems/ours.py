@@ -23,12 +23,15 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 def prepare(case: work.Case, variant: str) -> dict[str, Part]:
     """See contract.py."""
-    if case.natural:
-        return ours_natural.parts(case)
-    model = build_model(case.preset, case.precision)
-    model.encoder.recompute = variant == "recompute"
-    run = _inference(model, case, variant) if case.kind == "infer" else _training(model, case, variant)
-    return {STEP: Part(run)}
+    where = strategy.make_strategy()
+    with where.scope():
+        if case.natural:
+            return ours_natural.parts(case, where)
+        model = build_model(case.preset, case.precision)
+        model.encoder.recompute = variant == "recompute"
+        if case.kind == "infer":
+            return {STEP: Part(_inference(model, case, variant))}
+        return {STEP: Part(_training(model, case, variant, where))}
 
 
 @functools.lru_cache(maxsize=1)
@@ -59,9 +62,8 @@ def _inference(model: checkpoints.Model, case: work.Case, variant: str):
     return lambda: float(forward(inputs))
 
 
-def _training(model: checkpoints.Model, case: work.Case, variant: str):
+def _training(model: checkpoints.Model, case: work.Case, variant: str, where: tf.distribute.Strategy):
     """A step of `albert_tf pretrain`; its number is the loss."""
-    where = strategy.make_strategy()
     dataset = tf.data.Dataset.from_tensors(features(case)).repeat()
     trainer = PretrainingTrainer(
         strategy=where,

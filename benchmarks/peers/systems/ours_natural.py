@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import tensorflow as tf
 
 from albert_tf import checkpoints, config, optimization
 from benchmarks.peers import natural, work
@@ -13,23 +14,22 @@ from tasks.evaluation import Predictor
 from tasks.features import Column, Features
 from tasks.task import Task
 from tasks.task_model import TaskModel
-from tpu import strategy
 
 OWN = "own"  # the only mode: the project's way of making batches
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 
-def parts(case: work.Case) -> dict[str, Part]:
-    """mrpc/own, cola/own, sst-2/own."""
+def parts(case: work.Case, where: tf.distribute.Strategy) -> dict[str, Part]:
+    """mrpc/own, cola/own, sst-2/own; called within the strategy's scope."""
     task = make_task(natural.TASKS[0], max_seq_length=natural.RECIPE_LENGTH)  # all three have two classes
     sizes = config.preset(case.preset).replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = checkpoints.new_model(sizes, {task.head: task.head_options(0.0)}, dtype=POLICIES[case.precision])
     if case.kind == "infer":
-        predictor = Predictor(model, task, batch_size=natural.EVAL_BATCH)
+        predictor = Predictor(model, task, strategy=where, batch_size=natural.EVAL_BATCH)
         return {f"{name}/{OWN}": _inference(predictor, task, name, case) for name in natural.TASKS}
     trained = TaskModel(model, task)
     trained.compile(optimizer=optimization.create_optimizer("adamw", learning_rate=work.LEARNING_RATE))
-    return {f"{name}/{OWN}": _training(trained, task, name, case) for name in natural.TASKS}
+    return {f"{name}/{OWN}": _training(trained, task, name, case, where) for name in natural.TASKS}
 
 
 def features(task: Task, rows: np.ndarray) -> Features:
@@ -55,11 +55,11 @@ def _sample(feed_batches: list[np.ndarray], rows: np.ndarray, case: work.Case) -
     return [feed_batches[i] for i in chosen], natural.scale(batches, chosen)
 
 
-def _training(trained: TaskModel, task: Task, name: str, case: work.Case) -> Part:
+def _training(trained: TaskModel, task: Task, name: str, case: work.Case, where: tf.distribute.Strategy) -> Part:
     rows = natural.lengths(name, "train")
     some = features(task, rows)
     feed, _ = feeding.training_feed(
-        task, some, strategy.make_strategy(), batch_size=natural.TRAIN_BATCH[name], num_steps=natural.STEPS, seed=0
+        task, some, where, batch_size=natural.TRAIN_BATCH[name], num_steps=natural.STEPS, seed=0
     )
     chosen, scale = _sample(list(itertools.islice(feed.batches, natural.STEPS)), rows, case)
 
