@@ -5,8 +5,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import layers
-from albert_tf.config import AlbertConfig
+from albert_tf import blocks, layers
+from albert_tf.config import AlbertConfig, block_plan
 
 INPUT_NAMES = ("input_ids", "input_mask", "segment_ids")
 _OPTIONAL_NAMES = ("position_ids", "sequence_ids", "output_positions", "dropout_seed")
@@ -40,7 +40,7 @@ class AlbertEncoder(layers.AlbertLayer):
         self.embeddings = _embeddings(self.config, part)
         self.attentions, self.feed_forwards = _sub_layers(self.config, part)
         self.blocks = [  # the same object wherever a layer is shared
-            layers.AlbertBlock(self.attentions[attention], self.feed_forwards[feed_forward], name=f"block_{i}", **part)
+            blocks.AlbertBlock(self.attentions[attention], self.feed_forwards[feed_forward], name=f"block_{i}", **part)
             for i, (attention, feed_forward) in enumerate(block_plan(self.config)[0])
         ]
         self.layer_blocks = block_plan(self.config)[1]
@@ -108,19 +108,19 @@ class AlbertEncoder(layers.AlbertLayer):
         mask, sequences = inputs.get("input_mask"), inputs.get("sequence_ids")
         bias = tf.zeros([], tf.float32)
         if mask is not None:
-            bias = (1.0 - tf.cast(mask, tf.float32)) * layers.MASKED_SCORE
+            bias = (1.0 - tf.cast(mask, tf.float32)) * blocks.MASKED_SCORE
             bias = tf.expand_dims(tf.expand_dims(bias, 1), 1)  # TensorFlow Lite has no slice that adds an axis
         if sequences is not None:
             others = sequences[:, None, :, None] != sequences[:, None, None, :]
-            bias = tf.maximum(bias + tf.cast(others, tf.float32) * layers.MASKED_SCORE, layers.MASKED_SCORE)
+            bias = tf.maximum(bias + tf.cast(others, tf.float32) * blocks.MASKED_SCORE, blocks.MASKED_SCORE)
         return bias
 
-    def read_weights(self) -> list[layers.BlockWeights]:
+    def read_weights(self) -> list[blocks.BlockWeights]:
         """Reads every sub-layer once, also those that several blocks share; a list by block."""
         attentions = {id(part): part.read_weights() for part in self.attentions}
         feed_forwards = {id(part): part.read_weights() for part in self.feed_forwards}
         return [
-            layers.BlockWeights(attentions[id(block.attention)], feed_forwards[id(block.feed_forward)])
+            blocks.BlockWeights(attentions[id(block.attention)], feed_forwards[id(block.feed_forward)])
             for block in self.blocks
         ]
 
@@ -144,22 +144,6 @@ class AlbertEncoder(layers.AlbertLayer):
         return {**config, "config": self.config.to_dict(), "recompute": self.recompute}
 
 
-def block_plan(config: AlbertConfig) -> tuple[list[tuple[int, int]], list[int]]:
-    """Which sub-layers make each block, and which block runs at each step of the encoder.
-
-    Returns (blocks as pairs of indices into the attention and the feed-forward sub-layers, block index per step); a
-    step is one layer and inner group. AlbertConfig(num_hidden_layers=2) gives ([(0, 0)], [0, 0]).
-    """
-    count = config.num_hidden_layers
-    if config.sharing == "all":
-        inner = config.inner_group_num
-        blocks = [(i, i) for i in range(config.num_hidden_groups * inner)]
-        return blocks, [config.group_of_layer(layer) * inner + i for layer in range(count) for i in range(inner)]
-    attention = [0 if config.sharing == "attention" else layer for layer in range(count)]
-    feed_forward = [0 if config.sharing == "feed_forward" else layer for layer in range(count)]
-    return list(zip(attention, feed_forward, strict=True)), list(range(count))
-
-
 def _embeddings(config: AlbertConfig, part: dict[str, Any]) -> layers.FactorisedEmbedding:
     return layers.FactorisedEmbedding(
         vocab_size=config.vocab_size,
@@ -176,8 +160,8 @@ def _embeddings(config: AlbertConfig, part: dict[str, Any]) -> layers.Factorised
 
 def _sub_layers(
     config: AlbertConfig, part: dict[str, Any]
-) -> tuple[list[layers.AttentionSubLayer], list[layers.FeedForwardSubLayer]]:
-    blocks, _ = block_plan(config)
+) -> tuple[list[blocks.AttentionSubLayer], list[blocks.FeedForwardSubLayer]]:
+    plan, _ = block_plan(config)
     shared = {
         "hidden_size": config.hidden_size,
         "hidden_dropout": config.hidden_dropout_prob,
@@ -185,35 +169,21 @@ def _sub_layers(
         **part,
     }
     attentions = [
-        layers.AttentionSubLayer(
+        blocks.AttentionSubLayer(
             num_heads=config.num_attention_heads,
             attention_dropout=config.attention_probs_dropout_prob,
             name=f"attention_{i}",
             **shared,
         )
-        for i in range(1 + max(attention for attention, _ in blocks))
+        for i in range(1 + max(attention for attention, _ in plan))
     ]
     feed_forwards = [
-        layers.FeedForwardSubLayer(
+        blocks.FeedForwardSubLayer(
             intermediate_size=config.intermediate_size, hidden_act=config.hidden_act, name=f"feed_forward_{i}", **shared
         )
-        for i in range(1 + max(feed_forward for _, feed_forward in blocks))
+        for i in range(1 + max(feed_forward for _, feed_forward in plan))
     ]
     return attentions, feed_forwards
-
-
-def parameter_count(config: AlbertConfig) -> int:
-    """Parameters of the encoder with its pooler, by arithmetic; albert_base has 11,683,584."""
-    width, inner, embedding = config.hidden_size, config.intermediate_size, config.embedding_size
-    rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
-    count = rows * embedding + 2 * embedding
-    if config.has_projection:
-        count += embedding * width + width
-    blocks, _ = block_plan(config)
-    attention = 4 * (width * width + width) + 2 * width
-    feed_forward = width * inner + inner + inner * width + width + 2 * width
-    count += attention * len({a for a, _ in blocks}) + feed_forward * len({f for _, f in blocks})
-    return count + width * width + width
 
 
 def _fold(seed: tf.Tensor | None, step: int) -> tf.Tensor | None:
