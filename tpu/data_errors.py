@@ -21,3 +21,8 @@ def named_by_file(*sources: record_source.RecordSource) -> Iterator[None]:
         paths = dict.fromkeys(path for source in sources for path in source.paths)
         found = record_source.locate_corruption(list(paths))
         raise found or UserError(f"the records could not be read: {reason}; check the disk and run again") from error
+    except tf.errors.InvalidArgumentError as error:
+        if "records.json says" not in error.message:
+            raise
+        reason = error.message.splitlines()[0]
+        raise UserError(f"{reason}: copy the records again, all of them, and run again") from error

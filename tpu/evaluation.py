@@ -1,7 +1,7 @@
 """Measuring a pretraining model on records: sums over all of them, on any strategy."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -29,14 +29,12 @@ def batches(source: RecordSource, strategy: tf.distribute.Strategy, **options: A
 class PretrainingEvaluator:
     """Evaluates a model as often as asked; the graph is traced once."""
 
-    def __init__(
-        self, model: Model, dataset: tf.distribute.DistributedDataset, strategy: tf.distribute.Strategy
-    ) -> None:
+    def __init__(self, model: Model, dataset: Iterable[dict[str, tf.Tensor]], strategy: tf.distribute.Strategy) -> None:
         self._model, self._dataset, self._strategy = model, dataset, strategy
         self._step = tf.function(self._global_step)
 
-    def evaluate(self, stopped: Sequence[int] = ()) -> dict[str, float]:
-        """One pass; it ends early, with an empty answer, once something is in `stopped`.
+    def evaluate(self, stop_wanted: Callable[[], int] = lambda: 0) -> dict[str, float]:
+        """One pass; it ends early, with an empty answer, once `stop_wanted` gives something (a signal's number).
 
         Returns the losses (nats) and accuracies (shares) of objective.metrics, the numbers masked_lm_predictions and
         sentence_order_pairs that they are means of, masked_lm_baseline_accuracy, which always guessing the commonest
@@ -45,7 +43,7 @@ class PretrainingEvaluator:
         totals = np.zeros(len(objective.Sums._fields))  # float64: the sums of many batches
         pieces = np.zeros(self._model.config.vocab_size)
         for features in self._dataset:
-            if stopped:
+            if stop_wanted():
                 return {}
             sums, counts = self._step(features)
             totals += [float(value) for value in sums]

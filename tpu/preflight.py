@@ -9,7 +9,8 @@ import tensorflow as tf
 from albert_tf import checkpoints, files, tokenization
 from albert_tf.config import AlbertConfig, preset
 from albert_tf.errors import UserError
-from albert_tf.pretraining import record_source
+from albert_tf.pretraining import addresses, record_source, served_dataset
+from tpu import strategy
 
 SAMPLE = 1024  # training sequences that stand in for held-out ones where there are none
 
@@ -50,6 +51,10 @@ class PretrainingSettings:
     seed: int
     deterministic: bool
     jit_compile: str  # auto, true or false
+    cluster_timeout: float  # seconds that workers wait for each other at the start
+    stall_timeout: float  # seconds without any progress after which the run ends; 0: never
+    recompute: bool
+    data_service: str | None = None  # grpc://host:port of its dispatcher
 
 
 # Where things lie is not compared: the records are known by their content, the model by its sizes. To go on without
@@ -57,7 +62,8 @@ class PretrainingSettings:
 ADJUSTABLE = {
     *("data_dir", "output_dir", "eval_data_dir", "eval_batch_size", "num_train_steps"),
     *("distribution", "tpu_name", "iterations_per_loop", "save_checkpoints_steps", "eval_every_steps"),
-    *("keep_checkpoints", "tokenizer_file", "jit_compile", "max_seq_length", "skip_corrupt_records"),
+    *("keep_checkpoints", "tokenizer_file", "jit_compile", "recompute", "max_seq_length", "skip_corrupt_records"),
+    *("cluster_timeout", "stall_timeout", "data_service"),
 }
 
 
@@ -71,26 +77,42 @@ class PretrainingData:
     evaluation_name: str
 
 
+def check_places(settings: PretrainingSettings) -> None:
+    """Refuses paths that a remote TPU cannot read, before it is asked for: its own machines read the records."""
+    if not strategy.is_remote_tpu(settings.tpu_name):
+        return
+    for name in ("data_dir", "eval_data_dir"):
+        path = getattr(settings, name)
+        if path is not None and not path.startswith("gs://"):
+            raise UserError(
+                f"{name} is {path}, which the TPU {settings.tpu_name!r} cannot read: expected gs://BUCKET/FOLDER, as a "
+                "remote TPU reads the records itself; copy them there, or run on the TPU VM with --tpu_name=local"
+            )
+
+
 def open_data(settings: PretrainingSettings) -> PretrainingData:
     """Opens the records to train and to evaluate on, with their tokeniser. Raises UserError where that fails."""
     tokenizer = None
     if settings.tokenizer_file is not None:
         tokenizer = tokenization.load_tokenizer(settings.tokenizer_file)
-    skip = settings.skip_corrupt_records
-    source = record_source.open_records(settings.data_dir, tokenizer=tokenizer, skip_corrupt_records=skip)
+    skip, data_dir = settings.skip_corrupt_records, settings.data_dir
+    source = record_source.open_records(data_dir, tokenizer=tokenizer, skip_corrupt_records=skip)
     if tokenizer is None:
         info = source.info
+        folder = addresses.fetch_small_files(data_dir) if addresses.is_address(data_dir) else pathlib.Path(data_dir)
         tokenizer = checkpoints.load_folder_tokenizer(
-            pathlib.Path(settings.data_dir), do_lower_case=info.do_lower_case, keep_accents=info.keep_accents
+            folder, do_lower_case=info.do_lower_case, keep_accents=info.keep_accents
         )
     if tokenizer is None:
         raise UserError(
-            f"{settings.data_dir} has no tokeniser file: expected spiece.model or vocab.txt beside the records; copy "
+            f"{data_dir} has no tokeniser file: expected spiece.model or vocab.txt beside the records; copy "
             "it there or name it with --spm_model_file or --vocab_file"
         )
     held_out = settings.eval_data_dir
-    if held_out is None and (pathlib.Path(settings.data_dir) / "heldout").is_dir():
-        held_out = str(pathlib.Path(settings.data_dir) / "heldout")
+    if held_out is None and addresses.is_address(data_dir):
+        held_out = f"{data_dir.rstrip('/')}/heldout" if addresses.has_folder(data_dir, "heldout") else None
+    elif held_out is None and (pathlib.Path(data_dir) / "heldout").is_dir():
+        held_out = str(pathlib.Path(data_dir) / "heldout")
     if held_out is None:
         return PretrainingData(
             source, tokenizer, source, f"a sample of {min(SAMPLE, source.num_records)} TRAINING sequences"
@@ -115,6 +137,8 @@ def check(
     settings: PretrainingSettings, config: AlbertConfig, data: PretrainingData, where: tf.distribute.Strategy
 ) -> None:
     """Refuses what cannot work before anything slow is done."""
+    if settings.data_service is not None:
+        served_dataset.check_service(settings.data_service)
     record_source.check_records(
         data.source,
         config=config,
@@ -141,11 +165,22 @@ def check(
             f"eval_batch_size is {settings.eval_batch_size}: expected a multiple of the {where.num_replicas_in_sync} "
             "replicas"
         )
+    if settings.mixed_precision == "mixed_float16" and any("TPU" in device for device in where.extended.worker_devices):
+        raise UserError("mixed_precision is mixed_float16 on a TPU, which has no float16: give mixed_bfloat16")
     if settings.num_warmup_steps > settings.num_train_steps:
         raise UserError(
             f"num_warmup_steps is {settings.num_warmup_steps}, num_train_steps {settings.num_train_steps}: the warm-up "
             "must end before the training; give fewer warm-up steps"
         )
+
+
+def agreement(settings: PretrainingSettings, config: AlbertConfig, data: PretrainingData) -> str:
+    """A fingerprint of all that the workers of a run must have in common, which paths need not be."""
+    paths = ("data_dir", "output_dir", "eval_data_dir", "tokenizer_file", "init_checkpoint")
+    values = {name: value for name, value in dataclasses.asdict(settings).items() if name not in (*paths, "model")}
+    spans = [[(span.first, span.count) for span in source.spans] for source in (data.source, data.evaluation)]
+    records = [dataclasses.asdict(source.info) for source in (data.source, data.evaluation)]
+    return files.fingerprint([values, config.to_dict(), data.tokenizer.hash, records, spans])
 
 
 def identity(settings: PretrainingSettings, config: AlbertConfig, data: PretrainingData) -> dict[str, Any]:

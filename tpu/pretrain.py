@@ -55,7 +55,7 @@ def _define_recipe(flag_values: flags.FlagValues) -> None:
 
 
 def _define_machinery(flag_values: flags.FlagValues) -> None:
-    text, _, integer, _, choice = _definers(flag_values)
+    text, number, integer, yes_no, choice = _definers(flag_values)
     choice(
         "mixed_precision",
         "float32",
@@ -69,6 +69,9 @@ def _define_machinery(flag_values: flags.FlagValues) -> None:
         enum_values=["auto", "cpu", "gpu", "mirrored", "multi_worker", "tpu"],
     )
     text("tpu_name", None, "Cloud TPU name, grpc://host:port, or local on a TPU VM")
+    text(
+        "data_service", None, "grpc://host:port of a dispatcher (albert_tf data_service) whose workers read the records"
+    )
     integer(
         "iterations_per_loop", None, "steps that the device runs without the host (TPU); default: 1 by 1", lower_bound=1
     )
@@ -82,6 +85,9 @@ def _define_machinery(flag_values: flags.FlagValues) -> None:
         "compile the gradient step with XLA; auto does on GPU and TPU",
         enum_values=["auto", "true", "false"],
     )
+    number("cluster_timeout", 600, "seconds that workers wait for each other at the start", lower_bound=1)
+    number("stall_timeout", 1800, "seconds without any progress after which the run ends; 0: never", lower_bound=0)
+    yes_no("recompute", False, "keep only each layer's input and run layers again backwards: less memory, more time")
 
 
 def run(flags_given: flags.FlagValues) -> None:
@@ -104,7 +110,7 @@ def run(flags_given: flags.FlagValues) -> None:
         *("num_warmup_steps", "optimizer", "bias_correction", "weight_decay", "hidden_dropout", "attention_dropout"),
         *("max_seq_length", "max_predictions_per_seq", "mixed_precision", "distribution", "tpu_name"),
         *("iterations_per_loop", "save_checkpoints_steps", "keep_checkpoints", "skip_corrupt_records", "seed"),
-        *("deterministic", "jit_compile"),
+        *("deterministic", "jit_compile", "recompute", "cluster_timeout", "stall_timeout", "data_service"),
     )
     pretraining.run(
         PretrainingSettings(

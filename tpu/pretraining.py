@@ -1,13 +1,12 @@
 """A pretraining run from its settings: checks, model, optimiser, data, then the loop (orbit.Controller)."""
 
 import contextlib
-import os
-import signal
+import functools
+import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import orbit
 import tensorflow as tf
 import tf_keras
 
@@ -16,12 +15,15 @@ from albert_tf import checkpoints, optimization
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.pretraining import dataset as datasets
-from albert_tf.pretraining import objective
+from albert_tf.pretraining.served_dataset import served_dataset
 from tpu import data_errors, evaluation, memory, preflight, strategy
-from tpu.progress import Progress
+from tpu.cluster import Workers
+from tpu.progress import Progress, Silence
 from tpu.run_folder import RunFolder
 from tpu.saving import Saver
 from tpu.trainer import PretrainingTrainer
+from tpu.training_loop import EVALUATING, TRAINING, WAITING, WAITING_TO_EVALUATE, TrainingLoop
+from tpu.watchdog import Watchdog
 
 # The published rates are for models of this width and more; narrower ones take several times as much.
 _RATES_KNOWN_FROM = 768  # hidden units
@@ -35,122 +37,121 @@ def run(settings: preflight.PretrainingSettings) -> dict[str, float]:
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     tf_keras.utils.set_random_seed(settings.seed)
-    where = strategy.make_strategy(settings.distribution, tpu_name=settings.tpu_name)
+    preflight.check_places(settings)
+    where = strategy.make_strategy(
+        settings.distribution, tpu_name=settings.tpu_name, cluster_timeout=settings.cluster_timeout
+    )
+    workers = Workers(where)
     data = preflight.open_data(settings)
     config = preflight.model_config(settings, data.tokenizer)
     preflight.check(settings, config, data, where)
-    folder = _folder(settings, config, data)
-    with contextlib.closing(folder):
-        with where.scope():
-            model = _model(settings, config, data)
-            optimizer = _optimizer(settings)
-            global_step = tf.Variable(
-                0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
-            )
-            made_by = {"command": "pretrain", "albert_tf": albert_tf.__version__, "tensorflow": tf.__version__}
-            saver = Saver(folder.path, model, optimizer, global_step, keep=settings.keep_checkpoints, made_by=made_by)
-            start = saver.restore()
-            if start is None:  # a new run, or one that was stopped before it saved anything
-                start = 0
-                _initialise(settings, model)
-        if start > settings.num_train_steps:
-            raise UserError(
-                f"{folder.path} has trained {start} steps already, more than --num_train_steps="
-                f"{settings.num_train_steps}: ask for more steps or give another --output_dir"
-            )
+    with workers.losing_none():
+        workers.check_same(preflight.agreement(settings, config, data))
+        with _folder(settings, config, data, workers) as folder, _watchdog(settings, workers) as watchdog:
+            return _run(settings, config, data, where, workers, folder, watchdog)
+
+
+def _run(
+    settings: preflight.PretrainingSettings,
+    config: AlbertConfig,
+    data: preflight.PretrainingData,
+    where: tf.distribute.Strategy,
+    workers: Workers,
+    folder: pathlib.Path | None,
+    watchdog: Watchdog,
+) -> dict[str, float]:
+    with where.scope():
+        model, optimizer = _model(settings, config, data), _optimizer(settings)
+        global_step = tf.Variable(
+            0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+        )
+        made_by = {"command": "pretrain", "albert_tf": albert_tf.__version__, "tensorflow": tf.__version__}
+        saver = Saver(
+            folder,
+            model,
+            optimizer,
+            global_step,
+            keep=settings.keep_checkpoints,
+            made_by=made_by,
+            io_device="/job:localhost" if strategy.is_remote_tpu(settings.tpu_name) else None,
+        )
+        if saver.restore() is None and workers.is_chief:  # a new run, or one stopped before it saved anything
+            _initialise(settings, model)
+        workers.take_from_chief(saver.state)
+    start = int(global_step.numpy())
+    if start > settings.num_train_steps:
+        raise UserError(
+            f"{settings.output_dir} has trained {start} steps already, more than --num_train_steps="
+            f"{settings.num_train_steps}: ask for more steps or give another --output_dir"
+        )
+    if workers.is_chief:
         _print_start(settings, config, data, where, model, start)
-        trainer = PretrainingTrainer(
-            strategy=where,
-            model=model,
-            optimizer=optimizer,
-            dataset=_training_data(settings, data, where, start),
-            global_step=global_step,
-            grad_accum_steps=settings.grad_accum_steps,
-            seed=settings.seed,
-            jit_compile=_jit_compile(settings.jit_compile, where),
-            loop_on_device=settings.iterations_per_loop is not None,
-        )
-        evaluation_batches = evaluation.batches(
-            data.evaluation,
-            where,
-            tokenizer=data.tokenizer,
-            global_batch_size=settings.eval_batch_size,
-            num_records=preflight.SAMPLE if data.evaluation is data.source else None,
-            max_predictions_per_seq=settings.max_predictions_per_seq,
-        )
-        evaluator = evaluation.PretrainingEvaluator(model, evaluation_batches, where)
-        tokens = settings.train_batch_size * data.source.info.max_seq_length
-        progress = Progress(folder.path, start=start, total=settings.num_train_steps, tokens_per_step=tokens)
-        with contextlib.closing(progress), data_errors.named_by_file(data.source, data.evaluation):
-            return _train(settings, trainer, evaluator, saver, progress, data.evaluation_name)
+    on_device = settings.iterations_per_loop is not None
+    batches = _training_data(settings, data, where, start)
+    trainer = PretrainingTrainer(
+        strategy=where,
+        model=model,
+        optimizer=optimizer,
+        dataset=batches if on_device else watchdog.watched(batches, waiting=WAITING, working=TRAINING),
+        global_step=global_step,
+        grad_accum_steps=settings.grad_accum_steps,
+        seed=settings.seed,
+        jit_compile=_jit_compile(settings.jit_compile, where),
+        loop_on_device=on_device,
+    )
+    evaluator = evaluation.PretrainingEvaluator(model, _evaluation_data(settings, data, where, watchdog), where)
+    tokens = settings.train_batch_size * data.source.info.max_seq_length
+    progress = (
+        Silence()
+        if folder is None
+        else Progress(folder, start=start, total=settings.num_train_steps, tokens_per_step=tokens)
+    )
+    with contextlib.closing(progress), data_errors.named_by_file(data.source, data.evaluation):
+        return TrainingLoop(
+            trainer=trainer,
+            evaluator=evaluator,
+            evaluation_name=data.evaluation_name,
+            saver=saver,
+            progress=progress,
+            workers=workers,
+            watchdog=watchdog,
+            output_dir=settings.output_dir,
+            num_train_steps=settings.num_train_steps,
+            save_checkpoints_steps=settings.save_checkpoints_steps,
+            eval_every_steps=settings.eval_every_steps,
+            iterations_per_loop=settings.iterations_per_loop,
+        ).run()
 
 
+@contextlib.contextmanager
 def _folder(
-    settings: preflight.PretrainingSettings, config: AlbertConfig, data: preflight.PretrainingData
-) -> RunFolder:
-    return RunFolder(
+    settings: preflight.PretrainingSettings, config: AlbertConfig, data: preflight.PretrainingData, workers: Workers
+) -> Iterator[pathlib.Path | None]:
+    """The run folder, which the chief alone opens, reads and writes."""
+    if not workers.is_chief:
+        yield None
+        return
+    folder = RunFolder(
         settings.output_dir,
         command="pretrain",
         settings=preflight.identity(settings, config, data),
         adjustable={name: getattr(settings, name) for name in sorted(preflight.ADJUSTABLE)},
     )
+    with contextlib.closing(folder):
+        yield folder.path
 
 
-def _train(
-    settings: preflight.PretrainingSettings,
-    trainer: PretrainingTrainer,
-    evaluator: evaluation.PretrainingEvaluator,
-    saver: Saver,
-    progress: Progress,
-    evaluation_name: str,
-) -> dict[str, float]:
-    """The loop: steps, progress, saving, evaluation."""
-    with _stop_signals() as stopped, open(os.devnull, "w") as quiet:
+def _watchdog(settings: preflight.PretrainingSettings, workers: Workers) -> Watchdog:
+    others = ", or another worker is stuck, whose log may tell" if workers.count > 1 else ""
 
-        def evaluate(step: int) -> dict[str, float]:
-            if (known := progress.evaluated(step, evaluation_name)) is not None:
-                return known
-            metrics = evaluator.evaluate(stopped)
-            if stopped:
-                stop(step)
-            progress.evaluation(step, metrics, evaluation_name)
-            return metrics
-
-        def stop(step: int) -> None:
-            saver.save()
-            print(f"stopped by signal {stopped[0]} at step {step}, saved; the same command goes on", file=sys.stderr)
-            raise SystemExit(128 + stopped[0])
-
-        def steps_per_loop(step: int) -> int:
-            save, asked = settings.save_checkpoints_steps, settings.iterations_per_loop
-            return min(save - step % save, asked or progress.steps_until_next_line(step))
-
-        def after_loop(output: dict[str, Any]) -> None:
-            step = int(trainer.global_step.numpy())
-            _check_finite(output, settings.output_dir)
-            progress.training(step, _training_metrics(trainer, output), output["seconds_waiting"])
-            if step % settings.save_checkpoints_steps == 0 or step == settings.num_train_steps:
-                saver.save()
-                progress.restart_clock(step)
-            if stopped:
-                stop(step)
-
-        controller = orbit.Controller(
-            global_step=trainer.global_step,
-            trainer=trainer,
-            strategy=trainer.strategy,
-            steps_per_loop=steps_per_loop,
-            train_actions=[after_loop],
+    def explain(doing: str) -> str:
+        return (
+            f"nothing has gone on for {settings.stall_timeout:g} seconds while {doing}: a disk or a network does not "
+            f"answer{others}; what was saved is whole, and the same command goes on from it. Where a step takes so "
+            "long, raise --stall_timeout"
         )
-        step, total = int(trainer.global_step.numpy()), settings.num_train_steps
-        due = step % settings.eval_every_steps == 0 or step == total
-        metrics = evaluate(step) if due else {}  # a run that is resumed may have been stopped before it got there
-        while step < total:
-            step = min(total, (step // settings.eval_every_steps + 1) * settings.eval_every_steps)
-            with contextlib.redirect_stdout(quiet):  # orbit prints a line a loop; ours says more
-                controller.train(steps=step)
-            metrics = evaluate(step)
-        return metrics
+
+    return Watchdog(settings.stall_timeout, explain, doing="building the model")
 
 
 def _model(
@@ -164,7 +165,9 @@ def _model(
         sentence_objective=data.source.info.objective,
         preset=settings.preset,
     )
-    return checkpoints.new_model(config, heads, data.tokenizer, info=info, dtype=settings.mixed_precision)
+    model = checkpoints.new_model(config, heads, data.tokenizer, info=info, dtype=settings.mixed_precision)
+    model.encoder.recompute = settings.recompute
+    return model
 
 
 def _initialise(settings: preflight.PretrainingSettings, model: checkpoints.Model) -> None:
@@ -195,8 +198,11 @@ def _optimizer(settings: preflight.PretrainingSettings) -> tf_keras.optimizers.l
 def _training_data(
     settings: preflight.PretrainingSettings, data: preflight.PretrainingData, where: tf.distribute.Strategy, start: int
 ) -> tf.data.Dataset:
+    make = datasets.pretraining_dataset
+    if settings.data_service is not None:
+        make = functools.partial(served_dataset, service=settings.data_service)
     return where.distribute_datasets_from_function(
-        lambda context: datasets.pretraining_dataset(
+        lambda context: make(
             data.source,
             tokenizer=data.tokenizer,
             global_batch_size=settings.train_batch_size,
@@ -206,8 +212,25 @@ def _training_data(
             worker=context.input_pipeline_id,
             replicas_per_worker=where.num_replicas_in_sync // context.num_input_pipelines,
             max_predictions_per_seq=settings.max_predictions_per_seq,
-        )
+        ).apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))  # no asking each other for ends
     )
+
+
+def _evaluation_data(
+    settings: preflight.PretrainingSettings,
+    data: preflight.PretrainingData,
+    where: tf.distribute.Strategy,
+    watchdog: Watchdog,
+) -> Iterable[dict[str, tf.Tensor]]:
+    batches = evaluation.batches(
+        data.evaluation,
+        where,
+        tokenizer=data.tokenizer,
+        global_batch_size=settings.eval_batch_size,
+        num_records=preflight.SAMPLE if data.evaluation is data.source else None,
+        max_predictions_per_seq=settings.max_predictions_per_seq,
+    )
+    return watchdog.watched(batches, waiting=WAITING_TO_EVALUATE, working=EVALUATING)
 
 
 def _jit_compile(choice: str, where: tf.distribute.Strategy) -> bool:
@@ -215,25 +238,6 @@ def _jit_compile(choice: str, where: tf.distribute.Strategy) -> bool:
     if choice != "auto":
         return choice == "true"
     return not any("CPU" in device for device in where.extended.worker_devices)
-
-
-def _training_metrics(trainer: PretrainingTrainer, output: dict[str, Any]) -> dict[str, float]:
-    metrics = objective.metrics(output["sums"], sentence="sentence_order" in trainer.model.heads)
-    metrics["learning_rate"] = output["learning_rate"]
-    if output["gradient_norm"] is not None:
-        metrics["gradient_norm"] = output["gradient_norm"]
-    if output["skipped_steps"]:
-        metrics["skipped_steps"] = output["skipped_steps"]
-    return metrics
-
-
-def _check_finite(output: dict[str, Any], folder: str) -> None:
-    if output["first_bad_step"] is not None:
-        raise UserError(
-            f"the loss or its gradient is not finite at step {output['first_bad_step']}: the run stops, and {folder} "
-            "keeps the last good checkpoint; lower --learning_rate or lengthen the warm-up, and look at the gradient "
-            "norms in metrics.jsonl"
-        )
 
 
 def _print_start(
@@ -253,6 +257,8 @@ def _print_start(
         max_seq_length=info.max_seq_length,
         num_predictions=predictions,
         mixed_precision=settings.mixed_precision,
+        recompute=settings.recompute,
+        accumulate=settings.grad_accum_steps > 1,
     )
     parameters = sum(variable.shape.num_elements() for variable in model.named_variables().values())
     lines = [
@@ -272,17 +278,3 @@ def _print_start(
         lines.append(f"WARNING: {data.source.num_skipped} damaged records are left out")
     lines += [f"resuming at step {start}"] if start else []
     print("\n".join(lines), file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """Collects SIGTERM (a scheduler's notice), so that the loop can save before it ends."""
-    received: list[int] = []
-    before: Callable | int | None = None
-    with contextlib.suppress(ValueError):  # not in the main thread: leave signals alone
-        before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
-    try:
-        yield received
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)

@@ -99,6 +99,28 @@ class Progress:
             self._writers[kind].flush()
 
 
+class Silence:
+    """Stands for Progress in the workers that are not the chief: tells and writes nothing."""
+
+    def steps_until_next_line(self, step: int) -> int:
+        return 1
+
+    def evaluated(self, step: int, name: str) -> None:
+        return None
+
+    def restart_clock(self, step: int) -> None:
+        pass
+
+    def training(self, step: int, metrics: dict[str, float], seconds_waiting: float | None) -> None:
+        pass
+
+    def evaluation(self, step: int, metrics: dict[str, float], name: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class MetricsLog:
     """metrics.jsonl: one JSON object a line, each with its step; a resumed run drops the lines behind its start."""
 

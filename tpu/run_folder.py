@@ -1,9 +1,11 @@
 """A run's output folder: whose it is, and that only one run uses it at a time."""
 
+import contextlib
 import fcntl
 import json
 import os
 import pathlib
+import socket
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +19,7 @@ _LOCK = ".lock"
 
 
 class RunFolder:
-    """Opens an output folder for one run: a new one, or the same run again.
+    """Opens an output folder for one run: a new one, or the same run again. Of several workers only the chief does.
 
     `settings` are what a resumed run must have in common with its beginning; `adjustable` may differ each time.
     Raises UserError where the folder holds something else, another run, or is in use.
@@ -67,16 +69,21 @@ class RunFolder:
     def _locked(self):
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / _LOCK, "w")  # held open as long as the run lives
+            lock = open(self.path / _LOCK, "a+")  # held open as long as the run lives; the kernel frees it at its death
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror}; give another --output_dir") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            lock.seek(0)
+            holder = lock.read(200).strip() or "an unknown process"
             lock.close()
             raise UserError(
-                f"{self.path} is in use by another run: wait for it or give another --output_dir"
+                f"{self.path} is in use by another run ({holder}): wait for it or give another --output_dir"
             ) from error
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without the name
+            os.ftruncate(lock.fileno(), 0)
+            os.write(lock.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         return lock
 
     def _check_same_run(self, command: str, settings: dict[str, Any]) -> None:

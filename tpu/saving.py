@@ -19,51 +19,47 @@ _UNREADABLE = (tf.errors.OpError, AssertionError, IndexError, RuntimeError, Valu
 class Saver:
     """Writes and reads the state of a run: variables, optimiser slots, step. The data position follows from the step.
 
-    Make it within the strategy's scope: it creates the optimiser's slots.
+    Make it within the strategy's scope: it creates the optimiser's slots. Without a run folder (a worker that is not
+    the chief) it reads and writes nothing; `state` is what such a worker takes from the chief. io_device: that of the
+    file system with the folder, where variables lie elsewhere (a remote TPU).
     """
 
     def __init__(
         self,
-        run_folder: pathlib.Path,
+        run_folder: pathlib.Path | None,
         model: checkpoints.Model,
         optimizer: tf_keras.optimizers.legacy.Optimizer,
         global_step: tf.Variable,
         *,
         keep: int,
         made_by: dict[str, Any],
+        io_device: str | None = None,
     ) -> None:
         self._folder, self._model, self._global_step, self._made_by = run_folder, model, global_step, made_by
         self._variables = list(model.named_variables().values())
         # Slots exist before a restore, so that a checkpoint without some of them is noticed.
         optimizer._create_all_weights(self._variables)
         self._checkpoint = tf.train.Checkpoint(step=global_step, optimizer=optimizer, variables=self._variables)
-        self._manager = tf.train.CheckpointManager(
-            self._checkpoint, str(run_folder / FOLDER), max_to_keep=keep, checkpoint_name="ckpt"
-        )
+        self.state = _variables_of(self._checkpoint, optimizer)
+        self._options = tf.train.CheckpointOptions(experimental_io_device=io_device)
         self._saved_step: int | None = None
+        if run_folder is not None:
+            self._manager = tf.train.CheckpointManager(
+                self._checkpoint, str(run_folder / FOLDER), max_to_keep=keep, checkpoint_name="ckpt"
+            )
 
     def restore(self) -> int | None:
         """Takes up the newest checkpoint that can be read, with a warning for each that cannot.
 
         Returns its step, or None where nothing was saved yet. Raises UserError where nothing that was can be read.
         """
-        candidates = list(reversed(self._manager.checkpoints))
-        for path in candidates:
-            try:
-                self._checkpoint.restore(path).assert_existing_objects_matched().expect_partial()
-            except _UNREADABLE as error:
-                reason = str(error).splitlines()[0][:160]
-                print(f"WARNING: {path} cannot be read ({reason}); trying the one before", file=sys.stderr)
-                continue
-            self._saved_step = self._step()
-            self._save_model_folder()
-            return self._saved_step
-        if candidates:
-            raise UserError(
-                f"none of the {len(candidates)} checkpoints in {self._folder / FOLDER} can be read: the disk or the "
-                "copy is damaged; start again in another --output_dir, with this one as --init_checkpoint if it loads"
-            )
-        return None
+        if self._folder is None:
+            return None
+        if not restore_newest(self._checkpoint, self._manager, self._options):
+            return None
+        self._saved_step = self._step()
+        self._save_model_folder()
+        return self._saved_step
 
     def save(self) -> None:
         """Saves the present step, once: the checkpoint first, then the model folder.
@@ -71,7 +67,7 @@ class Saver:
         Raises UserError where a weight is not finite or the disk does not take it; what was saved before stays whole.
         """
         step = self._step()
-        if step == self._saved_step:
+        if self._folder is None or step == self._saved_step:
             return
         if not all(bool(tf.reduce_all(tf.math.is_finite(variable))) for variable in self._variables):
             raise UserError(
@@ -79,7 +75,7 @@ class Saver:
                 "before; lower --learning_rate or lengthen the warm-up"
             )
         try:
-            self._manager.save(checkpoint_number=step)
+            self._manager.save(checkpoint_number=step, options=self._options)
         except (tf.errors.OpError, OSError) as error:
             raise UserError(
                 f"cannot save step {step} to {self._folder / FOLDER} ({str(error).splitlines()[0][:160]}): the "
@@ -103,3 +99,43 @@ class Saver:
 
     def _step(self) -> int:
         return int(self._global_step.numpy())
+
+
+def restore_newest(
+    checkpoint: tf.train.Checkpoint,
+    manager: tf.train.CheckpointManager,
+    options: tf.train.CheckpointOptions | None = None,
+) -> bool:
+    """Takes up the newest checkpoint that can be read, with a warning for each that cannot; False where there is none.
+
+    Raises UserError where there are some, and none of them can be read.
+    """
+    # Where the manager's list is lost, the files themselves tell: else the run would begin anew in silence.
+    candidates = list(reversed(manager.checkpoints)) or _found_in(pathlib.Path(manager.directory))
+    for path in candidates:
+        try:
+            checkpoint.restore(path, options).assert_existing_objects_matched().expect_partial()
+            return True
+        except _UNREADABLE as error:
+            reason = str(error).splitlines()[0][:160]
+            print(f"WARNING: {path} cannot be read ({reason}); trying the one before", file=sys.stderr)
+    if candidates:
+        raise UserError(
+            f"none of the {len(candidates)} checkpoints in {manager.directory} can be read: the disk or the copy is "
+            "damaged; start again in another --output_dir"
+        )
+    return False
+
+
+def _found_in(folder: pathlib.Path) -> list[str]:
+    """The checkpoints ckpt-STEP in a folder, the newest first."""
+    steps = [path.stem.removeprefix("ckpt-") for path in folder.glob("ckpt-*.index")]
+    return [str(folder / f"ckpt-{step}") for step in sorted(map(int, filter(str.isdigit, steps)), reverse=True)]
+
+
+def _variables_of(
+    checkpoint: tf.train.Checkpoint, optimizer: tf_keras.optimizers.legacy.Optimizer
+) -> list[tf.Variable]:
+    """All that a checkpoint holds, in the same order in every worker; slots are not among a checkpoint's children."""
+    children = [child for child in tf.train.TrackableView(checkpoint).descendants() if isinstance(child, tf.Variable)]
+    return list({id(variable): variable for variable in [*children, *optimizer.variables()]}.values())

@@ -1,20 +1,29 @@
 """Where a run computes: from the flags to a tf.distribute strategy, with clear lines and early refusals."""
 
-import json
 import os
+import socket
+import sys
 
 import tensorflow as tf
 
 from albert_tf.errors import UserError
+from tpu.cluster import read_tf_config
+from tpu.watchdog import Watchdog
 
 DISTRIBUTIONS = ("auto", "cpu", "gpu", "mirrored", "multi_worker", "tpu")
+CLUSTER_TIMEOUT = 600  # seconds that workers wait for each other at the start
+LOCAL_TPU = "local"
+_TPU_ANSWERS = 10.0  # seconds
 
 
-def make_strategy(distribution: str = "auto", *, tpu_name: str | None = None) -> tf.distribute.Strategy:
+def make_strategy(
+    distribution: str = "auto", *, tpu_name: str | None = None, cluster_timeout: float = CLUSTER_TIMEOUT
+) -> tf.distribute.Strategy:
     """The strategy behind --distribution.
 
     auto: a TPU where `tpu_name` is given, several workers where TF_CONFIG names them, all GPUs where there are any,
-    otherwise the CPU. tpu_name: a Cloud TPU's name, grpc://host:port, or "local" on a TPU VM.
+    otherwise the CPU. tpu_name: a Cloud TPU's name, grpc://host:port, or "local" on a TPU VM. cluster_timeout: seconds
+    after which a worker that waits for others names those that did not come, and ends its process.
 
     Raises UserError where the asked devices are missing or the flags contradict each other.
     """
@@ -26,6 +35,8 @@ def make_strategy(distribution: str = "auto", *, tpu_name: str | None = None) ->
         raise UserError(
             f"tpu_name is {tpu_name!r} with distribution {distribution}: drop one or set --distribution=tpu"
         )
+    if distribution == "multi_worker":  # first: a cluster is joined before anything has looked at the devices
+        return _multi_worker_strategy(cluster_timeout)
     gpus = tf.config.list_logical_devices("GPU")
     if distribution == "cpu":
         return tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -35,9 +46,6 @@ def make_strategy(distribution: str = "auto", *, tpu_name: str | None = None) ->
         return tf.distribute.OneDeviceStrategy("/gpu:0")
     if distribution == "mirrored":
         return tf.distribute.MirroredStrategy([device.name for device in gpus or tf.config.list_logical_devices("CPU")])
-    if distribution == "multi_worker":
-        _check_cluster()
-        return tf.distribute.MultiWorkerMirroredStrategy()
     return _tpu_strategy(tpu_name)
 
 
@@ -60,30 +68,61 @@ def _found(tpu_name: str | None) -> str:
     return "cpu" if not gpus else "gpu" if gpus == 1 else "mirrored"
 
 
-def _check_cluster() -> None:
-    text = os.environ.get("TF_CONFIG")
-    example = '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
-    if text is None:
-        raise UserError(f"distribution is multi_worker, but TF_CONFIG is not set: expected the like of {example}")
+def is_remote_tpu(tpu_name: str | None) -> bool:
+    """Whether that TPU belongs to other machines, which read the records themselves."""
+    return bool(tpu_name) and tpu_name != LOCAL_TPU
+
+
+def _multi_worker_strategy(cluster_timeout: float) -> tf.distribute.Strategy:
+    cluster = read_tf_config()
+    total = len(cluster.addresses)
+    print(
+        f"{cluster.name(cluster.index)} of {total}: waiting for all to come, {cluster_timeout:g} seconds at most",
+        file=sys.stderr,
+        flush=True,
+    )
+
+    def explain(_: str) -> str:
+        missing = cluster.unreachable() or ["a worker that takes connections but does not join"]
+        return (
+            f"{', '.join(missing)} did not come within {cluster_timeout:g} seconds: expected {total} workers with the "
+            "addresses of TF_CONFIG; start them all, check the network between them, or raise --cluster_timeout"
+        )
+
     try:
-        config = json.loads(text)
-        workers, index = config["cluster"]["worker"], config["task"]["index"]
-        known = config["task"]["type"] == "worker" and 0 <= int(index) < len(workers)
-    except (ValueError, KeyError, TypeError):
-        known = False
-    if not known:
-        raise UserError(f"TF_CONFIG is {text!r}: expected the like of {example}")
+        with Watchdog(cluster_timeout, explain, doing="starting the cluster"):
+            return tf.distribute.MultiWorkerMirroredStrategy()
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"{cluster.name(cluster.index)} cannot join the cluster of TF_CONFIG ({_first_line(error)}): check the "
+            "addresses, and that nothing else uses this port"
+        ) from error
 
 
 def _tpu_strategy(tpu_name: str | None) -> tf.distribute.Strategy:
+    name = tpu_name or LOCAL_TPU
     try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu_name or "local")
+        _check_tpu_address(name)
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
-    except (ValueError, RuntimeError, tf.errors.OpError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    # Looking a name up asks Google Cloud, by packages and a network that may both be missing.
+    except (ImportError, OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
         raise UserError(
-            f"no TPU {tpu_name or 'local'!r} could be reached ({reason}): check --tpu_name, or use another "
-            "--distribution"
+            f"no TPU {name!r} could be reached ({_first_line(error)}): check --tpu_name, that this TensorFlow is the "
+            "one for TPUs (tpu/README.md), or use another --distribution"
         ) from error
+
+
+def _check_tpu_address(name: str) -> None:
+    """Raises OSError where nobody listens at grpc://host:port; TensorFlow would ask for many minutes."""
+    if name.startswith("grpc://"):
+        host, _, port = name.removeprefix("grpc://").rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError("expected grpc://host:port")
+        socket.create_connection((host, int(port)), timeout=_TPU_ANSWERS).close()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

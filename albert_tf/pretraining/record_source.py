@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
-from albert_tf.pretraining import records
+from albert_tf.pretraining import addresses, records
 from albert_tf.pretraining.records import RecordsInfo, Shard
 
 if TYPE_CHECKING:
@@ -49,12 +49,18 @@ def open_records(
 ) -> RecordSource:
     """Opens a records folder of ours, or TFRecord files of the release (folder without records.json, file, pattern).
 
+    A records folder may lie at an address that TensorFlow reads, such as gs://bucket/records.
+
     The release's files describe nothing: lengths come from the first record, counts from reading them once, and the
     tokeniser has to be given. With skip_corrupt_records every file is read once and what is damaged is left out.
 
     Raises UserError where there is nothing to read, or it is damaged.
     """
-    if (pathlib.Path(data_dir) / records.DESCRIPTION).exists():
+    if addresses.is_address(data_dir):
+        address = os.fspath(data_dir)
+        info = RecordsInfo.read(addresses.fetch_small_files(address), addresses.size_function(address))
+        shards = list(zip(info.paths(address), (shard.num_records for shard in info.shards), strict=True))
+    elif (pathlib.Path(data_dir) / records.DESCRIPTION).exists():
         info = RecordsInfo.read(data_dir)
         shards = list(zip(info.paths(data_dir), (shard.num_records for shard in info.shards), strict=True))
     else:

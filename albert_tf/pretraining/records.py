@@ -8,7 +8,7 @@ import dataclasses
 import os
 import pathlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -62,8 +62,8 @@ class RecordsInfo:
         files.write_json(pathlib.Path(folder) / DESCRIPTION, dataclasses.asdict(self))
 
     @classmethod
-    def read(cls, folder: str | os.PathLike) -> "RecordsInfo":
-        """Reads the description of a records folder.
+    def read(cls, folder: str | os.PathLike, size_of: Callable[[str], int | None] | None = None) -> "RecordsInfo":
+        """Reads the description of a records folder. size_of: see `validate`.
 
         Raises UserError where it is missing, damaged, of another format, or does not fit the shards beside it.
         """
@@ -85,11 +85,14 @@ class RecordsInfo:
         if wrong or not isinstance(info.counts, dict):
             found = wrong[0] if wrong else f"counts {info.counts!r}"
             raise UserError(f"{path} is damaged: found {found}; make the records again")
-        info.validate(folder)
+        info.validate(folder, size_of)
         return info
 
-    def validate(self, folder: str | os.PathLike) -> None:
-        """Checks values and the sizes of the shards. Raises UserError naming what differs."""
+    def validate(self, folder: str | os.PathLike, size_of: Callable[[str], int | None] | None = None) -> None:
+        """Checks values and the sizes of the shards. Raises UserError naming what differs.
+
+        size_of: (name) -> bytes of a shard that is not in `folder`, None where it is nowhere.
+        """
         path = pathlib.Path(folder) / DESCRIPTION
         for name, allowed in (
             ("masking", MASKINGS),
@@ -100,9 +103,9 @@ class RecordsInfo:
                 raise UserError(f"{path}: {name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
         for shard in self.shards:
             file = pathlib.Path(folder) / shard.name
-            if not file.is_file():
+            if (size := size_of(shard.name) if size_of else file.stat().st_size if file.is_file() else None) is None:
                 raise UserError(f"no records file {file}: {DESCRIPTION} lists it; copy it or make the records again")
-            if (size := file.stat().st_size) != shard.num_bytes:
+            if size != shard.num_bytes:
                 raise UserError(
                     f"{file} is truncated or replaced: {size} bytes, expected {shard.num_bytes}; copy it again"
                 )
@@ -110,7 +113,7 @@ class RecordsInfo:
             raise UserError(f"{path} is damaged: its shards have {total} records together, it says {self.num_records}")
 
     def paths(self, folder: str | os.PathLike) -> list[str]:
-        return [str(pathlib.Path(folder) / shard.name) for shard in self.shards]
+        return [os.path.join(folder, shard.name) for shard in self.shards]
 
 
 def _misfits(part: RecordsInfo | Shard) -> list[str]:
