@@ -1,13 +1,21 @@
 """Small models and records for the tests of the loop."""
 
 import contextlib
+import functools
 import io
 import json
 import os
 import pathlib
 import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
 
 import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
 
 CONFIG = {
     "vocab_size": 800,
@@ -133,3 +141,117 @@ def finished(records, pretrain, tmp_path_factory) -> tuple[pathlib.Path, str]:
 def copy(finished, tmp_path) -> pathlib.Path:
     """A copy of the finished run, to be spoilt."""
     return shutil.copytree(finished[0], tmp_path / "copy")
+
+
+class Program:
+    """An `albert_tf` command in a process of its own."""
+
+    def __init__(self, pid, log):
+        self.pid, self._log = pid, pathlib.Path(log)
+
+    def said(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+    def running(self) -> bool:
+        return not self._log.with_name(f"{self._log.name}.code").exists()
+
+    def code(self, seconds=240) -> int:
+        """The exit code, once it has ended; negative for the number of a signal."""
+        self._wait(lambda: not self.running(), seconds)
+        return int(self._log.with_name(f"{self._log.name}.code").read_text())
+
+    def wait_for(self, words, *, times=1, seconds=240) -> None:
+        """Waits until it has said these words so many times."""
+        self._wait(lambda: self.said().count(words) >= times or not self.running(), seconds)
+        assert self.said().count(words) >= times, self.said()[-3000:]
+
+    def send(self, number) -> None:
+        os.kill(self.pid, number)
+
+    def _wait(self, done, seconds):
+        end = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < end, f"process {self.pid} after {seconds} seconds: {self.said()[-3000:]}"
+            time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def program_server():
+    environment = {**os.environ, "TF_NUM_INTEROP_THREADS": "8"}  # a replica may hold one while it waits for the others
+    server = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(HERE / "program_server.py")],
+        cwd=HERE.parents[1],
+        env={**environment, "PYTHONPATH": str(HERE.parents[1])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield server
+    server.stdin.close()
+    server.wait()
+    server.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def starter(program_server):
+    """with starter(folder) as (start, start_workers): ...; logs go to the folder, and none outlives the block."""
+    return functools.partial(started_programs, program_server)
+
+
+@contextlib.contextmanager
+def started_programs(server, folder):
+    programs = []
+
+    def start(arguments, environment=None, *, devices=1) -> Program:
+        job = {"arguments": [str(one) for one in arguments[1:]], "environment": environment or {}, "devices": devices}
+        job["log"] = str(folder / f"program-{len(programs)}.log")
+        server.stdin.write(json.dumps(job) + "\n")
+        server.stdin.flush()
+        programs.append(Program(int(server.stdout.readline()), job["log"]))
+        return programs[-1]
+
+    def start_workers(arguments, count, *, only=None, devices=1) -> list[Program]:
+        """The workers of one run, the chief first; `arguments` may be a function of the worker's number."""
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+        started = []
+        for index in range(count) if only is None else only:
+            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            given = arguments(index) if callable(arguments) else arguments
+            started.append(start(given, {"TF_CONFIG": json.dumps(task)}, devices=devices))
+            started[-1].addresses = addresses
+        return started
+
+    try:
+        yield start, start_workers
+    finally:
+        for program in programs:
+            if program.running():
+                with contextlib.suppress(ProcessLookupError):
+                    program.send(signal.SIGKILL)
+                program.code()
+
+
+@pytest.fixture
+def programs(starter, tmp_path):
+    with starter(tmp_path) as both:
+        yield both
+
+
+@pytest.fixture
+def start(programs):
+    """start(arguments, environment={}, devices=1) -> Program."""
+    return programs[0]
+
+
+@pytest.fixture
+def start_workers(programs):
+    """start_workers(arguments, count) -> [Program], the workers of one run, the chief first."""
+    return programs[1]
+
+
+def free_ports(count) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

@@ -106,6 +106,23 @@ def test_the_same_command_again_changes_nothing_and_more_steps_go_on(pretrain, c
     )
 
 
+def test_records_at_an_address_that_only_tensorflow_reads(pretrain, refused, finished, records, tmp_path):
+    """ram:// stands for gs://, which a remote TPU needs."""
+    address = "ram://bucket/records"
+    for path in records.rglob("*.*"):
+        place = f"{address}/{path.relative_to(records)}"
+        tf.io.gfile.makedirs(place.rsplit("/", 1)[0])
+        tf.io.gfile.copy(str(path), place)
+    code, said = pretrain(address, tmp_path / "run")
+    assert code == 0 and "held-out sequences" in said, said
+    assert_same_weights(tmp_path / "run", finished[0])
+    code, said = pretrain(records, tmp_path / "run", num_train_steps=8)  # the same records, wherever they lie
+    assert code == 0 and "resuming at step 6" in said
+    refused("ram://bucket/none", tmp_path / "none", words=["no records at ram://bucket/none: expected records.json"])
+    tf.io.gfile.remove(f"{address}/records-00001-of-00003.tfrecord")
+    refused(address, tmp_path / "none", words=["no records file", "records-00001-of-00003.tfrecord"])
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -148,6 +165,14 @@ def test_a_damaged_newest_checkpoint_is_passed_over(pretrain, refused, copy, rec
     for path in (copy / "checkpoints").glob("*.data*"):
         path.write_bytes(b"")
     refused(records, copy, num_train_steps=8, words=["none of the 3 checkpoints in"])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\x00 no list"])
+def test_a_lost_list_of_checkpoints_does_not_start_the_run_anew(pretrain, copy, records, content):
+    names = copy / "checkpoints" / "checkpoint"
+    names.unlink() if content is None else names.write_bytes(content)
+    code, said = pretrain(records, copy, num_train_steps=8)
+    assert code == 0 and "resuming at step 6" in said, said
 
 
 def test_a_run_killed_between_checkpoint_and_model_folder_brings_the_folder_up(pretrain, copy, records):
