@@ -77,8 +77,12 @@ def training_feed(
     num_steps: int,
     seed: int,
     start: int = 0,
+    slices: int = 1,
 ) -> tuple[Feed, float]:
-    """The endless training data from step `start` on, and its share of real tokens (of the first 200 steps)."""
+    """The endless training data from step `start` on, and its share of real tokens (of the first 200 steps).
+
+    slices: into how many a replica cuts its share of a batch (gradient accumulation).
+    """
     packed = _is_static(strategy) and task.packable
 
     def batches(start: int) -> Iterator[np.ndarray]:
@@ -86,7 +90,7 @@ def training_feed(
 
     form: Form = Padded(_shapes(task, strategy), batch_size)
     if packed:
-        form = _packing(task, features, list(itertools.islice(batches(0), num_steps)), strategy)
+        form = _packing(task, features, list(itertools.islice(batches(0), num_steps)), strategy, slices)
     share = form.real_token_share(features, list(itertools.islice(batches(0), min(num_steps, 200))))
     return Feed(features, form, batches(start)), share
 
@@ -107,11 +111,14 @@ def evaluation_feed(
 
 
 def _packing(
-    task: Task, features: Features, batches: Sequence[Sequence[int]], strategy: tf.distribute.Strategy
+    task: Task,
+    features: Features,
+    batches: Sequence[Sequence[int]],
+    strategy: tf.distribute.Strategy,
+    slices: int = 1,
 ) -> packing.Packing:
-    return packing.plan(
-        features.lengths, batches, max_seq_length=task.max_seq_length, replicas=strategy.num_replicas_in_sync
-    )
+    parts = strategy.num_replicas_in_sync * slices
+    return packing.plan(features.lengths, batches, max_seq_length=task.max_seq_length, parts=parts)
 
 
 def _is_static(strategy: tf.distribute.Strategy) -> bool:

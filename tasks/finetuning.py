@@ -27,7 +27,10 @@ from tpu.run_folder import RUN_FILE, RunFolder
 
 EVALUATIONS = 10  # in a run, unless eval_every_steps says otherwise
 # What may differ when the same run goes on.
-ADJUSTABLE = ("num_train_steps", "num_train_epochs", "eval_every_steps", "early_stop_patience", "distribution")
+ADJUSTABLE = (
+    *("num_train_steps", "num_train_epochs", "eval_every_steps", "early_stop_patience"),
+    *("distribution", "recompute"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,7 @@ class Settings:
     max_eval_examples: int | None = None
     grad_accum_steps: int = 1
     mixed_precision: str = "float32"
+    recompute: bool = False
     distribution: str = "auto"
     tpu_name: str | None = None
     early_stop_patience: int | None = None
@@ -93,6 +97,7 @@ def run(settings: Settings) -> dict[str, Any]:
             dtype=settings.mixed_precision,
             random_weights=settings.random_weights,
         )
+    model.encoder.recompute = settings.recompute
     cache = FeatureCache(settings.cache_dir or os.path.join(settings.output_dir, "features"))
     train, *evaluation = [
         EvaluationSet(*one, cache.features(task, one.examples, model.tokenizer, one.path)) for one in sources
@@ -139,7 +144,14 @@ def _fit(
     if start < steps and not loop.stopped_early:
         size = recipe.train_batch_size
         feed, share = training_feed(
-            task, train, where, batch_size=size, num_steps=steps, seed=settings.seed, start=start
+            task,
+            train,
+            where,
+            batch_size=size,
+            num_steps=steps,
+            seed=settings.seed,
+            start=start,
+            slices=settings.grad_accum_steps,
         )
         plain = train.lengths.mean() / task.max_seq_length
         print(

@@ -44,21 +44,21 @@ class Packing:
         return real / (len(batches) * self.tokens)
 
 
-def plan(lengths: np.ndarray, batches: Iterable[Sequence[int]], *, max_seq_length: int, replicas: int = 1) -> Packing:
-    """A small shape that holds every batch, its rows a multiple of `replicas`."""
+def plan(lengths: np.ndarray, batches: Iterable[Sequence[int]], *, max_seq_length: int, parts: int = 1) -> Packing:
+    """A small shape that holds every batch, its rows a multiple of `parts` (replicas, slices of their shares)."""
     batches = [lengths[np.asarray(numbers)] for numbers in batches]
     longest = max(int(some.max()) for some in batches)
     widths = [*range(-(-longest // _STEP) * _STEP, max_seq_length, _STEP), max_seq_length]
     some = batches[:: -(-len(batches) // _SAMPLE)]
-    likely = sorted(widths, key=lambda width: _fitted(some, width, replicas).tokens)[:3]
-    return min((_fitted(batches, width, replicas) for width in likely), key=lambda packing: packing.tokens)
+    likely = sorted(widths, key=lambda width: _fitted(some, width, parts).tokens)[:3]
+    return min((_fitted(batches, width, parts) for width in likely), key=lambda packing: packing.tokens)
 
 
-def _fitted(batches: Sequence[np.ndarray], width: int, replicas: int) -> Packing:
+def _fitted(batches: Sequence[np.ndarray], width: int, parts: int) -> Packing:
     filled = [assign(some, width) for some in batches]
     rows = max(int(row.max()) + 1 for row in filled)
     places = max(int(np.bincount(row).max()) for row in filled)
-    return Packing(-(-rows // replicas) * replicas, width, places)
+    return Packing(-(-rows // parts) * parts, width, places)
 
 
 def assign(lengths: np.ndarray, width: int) -> np.ndarray:

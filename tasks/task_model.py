@@ -71,10 +71,10 @@ class TaskModel(tf_keras.Model):
     def _accumulated(self, batch: Batch, total: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
         """Sum of losses, and gradients of the step's loss, taken one slice of the batch after another."""
         count = self._grad_accum_steps
-        rows = tf.shape(batch["feature_index"])[0] // count
+        parts = {name: _slices(value, count) for name, value in batch.items()} if count > 1 else {}
 
         def slice_of(i: int | tf.Tensor) -> Batch:
-            part = {name: value[i * rows : (i + 1) * rows] for name, value in batch.items()} if count > 1 else batch
+            part = {name: value[i] for name, value in parts.items()} if count > 1 else batch
             return {**part, "dropout_seed": self._dropout_seed(i)}
 
         loss, gradients = self._gradients(slice_of(0), total)
@@ -114,6 +114,11 @@ class TaskModel(tf_keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         raise NotImplementedError("a task model is kept as a model folder: albert_tf.checkpoints.save_model")
+
+
+def _slices(value: tf.Tensor, count: int) -> tf.Tensor:
+    """[n, ...] -> [count, n / count, ...]. Packed batches have arrays of n rows and of n times the places of a row."""
+    return tf.reshape(value, tf.concat([[count, -1], tf.shape(value)[1:]], axis=0))
 
 
 def _refuse_keras_3(value: Any, module: str) -> None:

@@ -21,6 +21,7 @@ from tasks.features import Features
 from tasks.task import Task
 from tasks.task_model import TaskModel
 from tpu.progress import METRICS_FILE, MetricsLog, read_metrics
+from tpu.saving import restore_newest
 
 RESULTS_FILE = "results.json"
 _CHECK_FINITE_EVERY = 10  # steps; reading the loss waits for the device
@@ -64,23 +65,15 @@ class TrainingLoop(tf_keras.callbacks.Callback):
             step=trained.global_step, optimizer=trained.optimizer, variables=list(model.named_variables().values())
         )
         self._manager = tf.train.CheckpointManager(
-            self._checkpoint, str(folder / "checkpoints"), max_to_keep=1, checkpoint_name="ckpt"
+            self._checkpoint, str(folder / "checkpoints"), max_to_keep=2, checkpoint_name="ckpt"
         )
         self._history: list[dict[str, Any]] = []  # lines of metrics.jsonl, one an evaluation after the start
 
     # ---- before and after -------------------------------------------------------------------------------------------
 
     def restore(self) -> int:
-        """Takes up the run's checkpoint where there is one; returns the step."""
-        latest = self._manager.latest_checkpoint
-        if latest is not None:
-            try:
-                self._checkpoint.restore(latest).assert_existing_objects_matched().expect_partial()
-            except (tf.errors.OpError, AssertionError, ValueError) as error:
-                raise UserError(
-                    f"the checkpoint {latest} cannot be read ({str(error).splitlines()[0][:160]}): the disk or the "
-                    "copy is damaged; remove the folder to start again"
-                ) from error
+        """Takes up the run's newest checkpoint that can be read, where there is one; returns the step."""
+        if restore_newest(self._checkpoint, self._manager):
             print(f"going on from step {self._step()}", file=sys.stderr)
         with contextlib.closing(MetricsLog(self._folder / METRICS_FILE, self._step())):
             pass  # drops the lines behind the checkpoint

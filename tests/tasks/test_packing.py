@@ -35,7 +35,7 @@ def test_rows_are_filled_longest_first():
 def test_plan_holds_every_batch():
     lengths = np.random.default_rng(0).integers(4, 60, 500)
     batches = list(itertools.islice(batching.training_batches(lengths, 16, seed=1, even=True), 100))
-    chosen = packing.plan(lengths, batches, max_seq_length=512, replicas=2)
+    chosen = packing.plan(lengths, batches, max_seq_length=512, parts=2)
     assert chosen.rows % 2 == 0 and chosen.width % 16 == 0
     for numbers in batches:
         rows = packing.assign(lengths[numbers], chosen.width)

@@ -7,7 +7,7 @@ import tf_keras
 
 from albert_tf import checkpoints
 from albert_tf.optimization import create_optimizer
-from tasks import batching
+from tasks import batching, packing
 from tasks.batching import Shapes
 from tasks.catalog import make_task
 from tasks.features import make_features
@@ -70,6 +70,15 @@ def test_padding_changes_nothing(pretrained, features):
 def test_accumulation_is_one_step_on_the_whole_batch(pretrained, features):
     batch = batching.padded_batch(features, range(8), Shapes(max_seq_length=48))
     _assert_same(_stepped(pretrained, batch), _stepped(pretrained, batch, grad_accum_steps=4))
+
+
+def test_accumulation_cuts_packed_rows_too(pretrained, features):
+    """Arrays of rows and arrays of places are cut at the same examples."""
+    plan = packing.plan(features.lengths, [np.arange(8)], max_seq_length=48, parts=2)
+    assert plan.rows % 2 == 0 and plan.places > 1
+    packed = packing.packed_batch(features, range(8), plan)
+    plain = batching.padded_batch(features, range(8), Shapes(max_seq_length=48))
+    _assert_same(_stepped(pretrained, plain), _stepped(pretrained, packed, grad_accum_steps=2))
 
 
 def test_dropout_follows_seed_and_step(pretrained, features):
