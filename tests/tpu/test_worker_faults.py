@@ -171,17 +171,21 @@ def test_a_folder_is_locked_by_a_living_run_and_free_after_its_death(start, make
     assert second.code() == 128 + signal.SIGTERM and "resuming at step" in second.said()
 
 
+@pytest.mark.slow
 def test_a_read_that_never_ends_ends_the_run(start, make_command, records, tmp_path):
-    """A shard becomes a pipe that nobody writes to: opening it blocks, as on a network disk that is gone."""
+    """A shard becomes a pipe that nobody writes to: opening it blocks, as on a network disk that is gone.
+
+    The quick twin is test_watchdog.py; here the limit must be longer than a busy machine takes to build a model.
+    """
     data = shutil.copytree(records, tmp_path / "data")
-    flags = {"num_train_steps": 100_000, "num_warmup_steps": 0, "stall_timeout": 4, "eval_every_steps": 100_000}
+    flags = {"num_train_steps": 100_000, "num_warmup_steps": 0, "stall_timeout": 30, "eval_every_steps": 100_000}
     program = start(make_command(data, tmp_path / "run", train_batch_size=64, **flags))
     program.wait_for("| loss ")
     os.mkfifo(tmp_path / "pipe")
     os.replace(tmp_path / "pipe", data / "records-00001-of-00003.tfrecord")
     assert program.code(90) == TRY_AGAIN, program.said()[-3000:]
     last = program.said().splitlines()[-1]
-    assert "nothing has gone on for 4 seconds while waiting for a batch of training records" in last
+    assert "nothing has gone on for 30 seconds while waiting for a batch of training records" in last
     assert "Traceback" not in program.said()
 
 
@@ -197,7 +201,7 @@ def test_a_shard_replaced_under_a_run_is_one_line(start, make_command, records, 
     assert "Traceback" not in program.said()
 
 
-def test_a_full_disk_in_a_process_of_its_own(start, make_command, refused, records, tmp_path):
+def test_a_full_disk_in_a_process_of_its_own(start, make_command, records, tmp_path):
     """The limit of the file size stands for a full disk: the write fails within TensorFlow, as there."""
     arguments = make_command(records, tmp_path / "run", num_train_steps=5000, save_checkpoints_steps=4)
     program = start(arguments)
@@ -207,10 +211,14 @@ def test_a_full_disk_in_a_process_of_its_own(start, make_command, refused, recor
         time.sleep(0.02)
     resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
     assert program.code(120) == 2, program.said()[-3000:]
-    assert "the checkpoints before it are whole" in program.said().splitlines()[-1]
-    newest = checkpoints.read_info(tmp_path / "run")[0].made_by["step"]
+    last = program.said().splitlines()[-1]  # the limit may have come between a checkpoint and its model folder
+    assert "the checkpoints before it are whole" in last or "cannot write the model" in last
+    assert "Traceback" not in program.said()
+    newest = max(int(path.stem.removeprefix("ckpt-")) for path in tmp_path.glob("run/checkpoints/*.index"))
+    assert step_of(tmp_path / "run") in (newest, newest - 4)
     again = start(arguments)
-    again.wait_for(f"resuming at step {newest}")
+    again.wait_for("resuming at step ")
+    assert f"resuming at step {newest}\n" in again.said() and "cannot be read" not in again.said()
     again.send(signal.SIGTERM)
     with contextlib.suppress(ProcessLookupError):
         again.code()
