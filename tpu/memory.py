@@ -18,8 +18,6 @@ _UPDATE_TENSORS = 4
 # On the host: what the allocator cannot reuse and kernels work in, for any model; for each layer the traced graph, its
 # optimised copies and the executor's tables, measured with layers of hardly any width.
 _HOST, _PROGRAM_OF_LAYER, _PROGRAM_OF_RECOMPUTED_LAYER = 80 << 20, 6 << 20, 9 << 20
-# TensorFlow adds up the gradients of a weight's uses when it has them all, or five of them that together pass this.
-_SUM_EARLY = 128 << 20
 
 
 def training_bytes(
@@ -102,13 +100,9 @@ def _weight_copies(config: AlbertConfig, compute: int) -> int:
 
 
 def _waiting_gradients(config: AlbertConfig, compute: int) -> int:
-    """Gradients of the layers' weights before those of one weight are added up."""
-    width, inner = config.hidden_size, config.intermediate_size
-    plan = costs.block_counts(config)
-    kernels = [(plan.attentions, 3 * width * width), (plan.attentions, width * width)]
-    kernels += 2 * [(plan.feed_forwards, width * inner)]
-    total = 0
-    for count, size in kernels:
-        most = max(5, 1 + _SUM_EARLY // (_FLOAT32 * size))
-        total += count * min(plan.steps // count, most) * size * compute
-    return total
+    """Gradients of the layers' weights before they are added up: one from each use of a shared weight.
+
+    The tape would add up some early, but TensorFlow's graph optimiser makes one sum of such sums, at the very end.
+    """
+    kernels = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
+    return costs.block_counts(config).steps * kernels * compute
