@@ -51,7 +51,7 @@ bench-peers: $(PEERS)/.installed
 bench: install bench-peers
 	$(BIN)/python -m benchmarks.peers
 
-$(PEERS)/.installed: benchmarks/peers/requirements.txt $(STAMP)
+$(PEERS)/.installed: benchmarks/peers/requirements.txt | $(STAMP)
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --upgrade pip
 	$(PEERS)/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements.txt
