@@ -4,11 +4,15 @@ import contextlib
 import functools
 import json
 import os
+import pathlib
 import re
 import resource
+import shlex
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -17,6 +21,7 @@ import pytest
 from albert_tf import checkpoints
 from tpu.cluster import TRY_AGAIN
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS, SAVE = 240, 16
 FLAGS = {"train_batch_size": 12, "num_train_steps": STEPS, "num_warmup_steps": 16, "save_checkpoints_steps": SAVE}
 FLAGS |= {"distribution": "multi_worker", "deterministic": "true", "hidden_dropout": 0.1}
@@ -222,6 +227,30 @@ def test_a_full_disk_in_a_process_of_its_own(start, make_command, records, tmp_p
     again.send(signal.SIGTERM)
     with contextlib.suppress(ProcessLookupError):
         again.code()
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_really_full(make_command, records, tmp_path):
+    """A disk of 1.5 MB in memory, in a name space of its own; it is enlarged before the same command is given again.
+
+    The quick twin is test_a_full_disk_in_a_process_of_its_own.
+    """
+    run = tmp_path / "run"
+    run.mkdir()
+    arguments = make_command(records, run, num_train_steps=40, save_checkpoints_steps=2, keep_checkpoints=30)
+    command = shlex.join([sys.executable, "-m", *map(str, arguments)])
+    script = f"mount -t tmpfs -o size=1500k tmpfs {run} || exit 99\n{command}; echo FIRST $? >&2\n"
+    script += f"mount -o remount,size=100m {run}\n{command}; echo SECOND $? >&2"
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], cwd=ROOT, capture_output=True, text=True)
+    if "SECOND" not in done.stderr:
+        pytest.skip(f"no name space to mount a small disk in: {done.stderr[-200:]}")
+    first, second = done.stderr.split("FIRST ")
+    assert second.startswith("2\n") and second.endswith("SECOND 0\n"), done.stderr
+    last = first.splitlines()[-1]
+    assert "No space left on device" in last and "Traceback" not in done.stderr, last
+    saved = [int(step) for step in re.findall(r"step (\d+)/40", first)]
+    resumed = int(re.search(r"resuming at step (\d+)", second)[1])
+    assert 0 < resumed <= saved[-1] and "cannot be read" not in second
 
 
 @pytest.mark.slow
