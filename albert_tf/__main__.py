@@ -35,6 +35,7 @@ COMMANDS = {
     ),
     "tokenize": Command("albert_tf.commands.tokenize", "show the pieces, ids and offsets of a text"),
     "pretrain": Command("tpu.pretrain", "pretrain a model on records, or go on where a run stopped"),
+    "data_service": Command("tpu.data_service", "read and mask records on other machines, for pretrain --data_service"),
     "evaluate_pretraining": Command(
         "tpu.evaluate_pretraining", "measure masked LM and sentence order of a model on records"
     ),
@@ -48,6 +49,7 @@ COMMANDS = {
     "export": Command("tasks.export", "export a model for TensorFlow Serving, TF-Hub or TensorFlow Lite"),
     "inspect": Command("albert_tf.commands.inspect", "show what a model, records or run folder is, and check it"),
     "embed": Command("albert_tf.commands.embed", "turn lines of text into vectors"),
+    "benchmark": Command("tpu.benchmark", "measure a model's speed and memory on this machine"),
 }
 
 _WRONG_USE = 2
