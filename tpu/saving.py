@@ -40,9 +40,8 @@ class Saver:
         # Slots exist before a restore, so that a checkpoint without some of them is noticed.
         optimizer._create_all_weights(self._variables)
         self._checkpoint = tf.train.Checkpoint(step=global_step, optimizer=optimizer, variables=self._variables)
-        _ = (
-            self._checkpoint.save_counter
-        )  # made now: a variable is made by all workers together, a restore by the chief
+        # Else the chief's restore would make it: but a variable is made by all workers together.
+        _ = self._checkpoint.save_counter
         self.state = _variables_of(self._checkpoint, optimizer)
         self._options = tf.train.CheckpointOptions(experimental_io_device=io_device)
         self._saved_step: int | None = None
