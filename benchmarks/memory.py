@@ -2,7 +2,7 @@
 
     python -m benchmarks.memory                 # the small cases, a few minutes
     python -m benchmarks.memory --cases=albert_xxlarge:1x512:mixed_bfloat16:recompute
-    python -m benchmarks.memory --write=docs/results/memory.md
+    python -m benchmarks.memory --cases=all --write=docs/results/memory.md  # 16 GiB free, a quarter of an hour
 
 Each case runs in a process of its own. The start-up baseline is the resident memory after a step of a tiny model:
 TensorFlow, its threads, its kernels. The peak is the most that was ever resident; the step's share is the difference.
@@ -36,6 +36,7 @@ SMALL = [
 LARGE = [
     "albert_xxlarge:1x512:float32:recompute",
     "albert_xxlarge:1x512:mixed_bfloat16:recompute",
+    "albert_xxlarge:1x512:float32",
     "albert_xxlarge:1x512:mixed_bfloat16",
     "albert_large:4x512:float32",
     "albert_large:4x512:float32:recompute",
@@ -99,10 +100,33 @@ def compare(case: str, *, steps: int) -> str:
     return f"{start} {' | '.join(f'{value / MIB:,.0f}' for value in figures)} | {estimate / step:.2f} |"
 
 
+def _document(lines: list[str], arguments: argparse.Namespace) -> str:
+    """The table with what it needs to be read and made again."""
+    import platform
+
+    import tensorflow as tf
+
+    return "\n".join(
+        [
+            "# Memory of a training step",
+            "",
+            "What `albert_tf pretrain` tells beforehand (tpu/memory.py) beside the peak of a process that runs",
+            f"{arguments.steps} steps; in MiB, without the start-up that any TensorFlow program has. The ratio is the",
+            "estimate to the measurement.",
+            "",
+            *lines,
+            "",
+            f"Made by `python -m benchmarks.memory --cases={arguments.cases or 'small'} --steps={arguments.steps}`, "
+            f"TensorFlow {tf.__version__}, {platform.machine()}, {os.cpu_count()} cores.",
+            "",
+        ]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--cases", help="PRESET:ROWSxLENGTH:PRECISION[:recompute], several with commas; or small, large"
+        "--cases", help="PRESET:ROWSxLENGTH:PRECISION[:recompute], several with commas; or small, large, all"
     )
     parser.add_argument("--steps", type=int, default=2, help="steps to run in each case")
     parser.add_argument("--write", type=pathlib.Path, help="file for the table")
@@ -112,7 +136,7 @@ def main() -> None:
         case = parse(arguments.measure)
         print(json.dumps(measure(preset(case.pop("preset")), steps=arguments.steps, **case)))
         return
-    named = {"small": SMALL, "large": LARGE}
+    named = {"small": SMALL, "large": LARGE, "all": SMALL + LARGE}
     cases = named.get(arguments.cases or "small") or arguments.cases.split(",")
     lines = [
         "| model | batch | precision | recompute | start-up, MiB | peak | step measured | step estimated | ratio |",
@@ -123,7 +147,8 @@ def main() -> None:
         lines.append(compare(case, steps=arguments.steps))
         print(lines[-1], flush=True)
     if arguments.write:
-        arguments.write.write_text("\n".join(lines) + "\n")
+        arguments.write.parent.mkdir(parents=True, exist_ok=True)
+        arguments.write.write_text(_document(lines, arguments))
 
 
 if __name__ == "__main__":
