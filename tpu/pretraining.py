@@ -75,9 +75,10 @@ def _run(
             made_by=made_by,
             io_device="/job:localhost" if strategy.is_remote_tpu(settings.tpu_name) else None,
         )
-        if saver.restore() is None and workers.is_chief:  # a new run, or one stopped before it saved anything
-            _initialise(settings, model)
-        workers.take_from_chief(saver.state)
+    # Out of the scope, in which every new variable, such as another model's, would have to be made by all workers.
+    if saver.restore() is None and workers.is_chief:  # a new run, or one stopped before it saved anything
+        _initialise(settings, model)
+    workers.take_from_chief(saver.state)
     start = int(global_step.numpy())
     if start > settings.num_train_steps:
         raise UserError(

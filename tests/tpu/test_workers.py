@@ -112,6 +112,20 @@ def test_mirrored_equals_one_device(start, make_command, one_shard, one_device, 
     assert_same_run(tmp_path / "run", one_device)
 
 
+@pytest.mark.slow
+def test_workers_start_from_the_weights_that_the_chief_reads(
+    start_workers, make_command, pretrain, one_shard, one_device, tmp_path
+):
+    flags = {**FLAGS, "init_checkpoint": one_device, "learning_rate": 0.001}
+    code, said = pretrain(one_shard, tmp_path / "alone", **flags)
+    assert code == 0, said
+    arguments = make_command(one_shard, tmp_path / "run", distribution="multi_worker", **flags)
+    programs = start_workers(arguments, 2)
+    finish(programs)
+    assert f"variables from {one_device}" in programs[0].said() and one_device.name not in own_lines(programs[1])[0]
+    assert_same_run(tmp_path / "run", tmp_path / "alone")
+
+
 # What workers tell each other
 
 
