@@ -268,7 +268,8 @@ def _print_start(
         f"data: {data.source.num_records:,} sequences of {info.max_seq_length}, objective {info.objective}, "
         f"{info.masking} masks, {predictions} predictions a sequence; evaluation on {data.evaluation_name}",
         f"memory: about {needed['total'] / 2**30:.1f} GiB a device ({needed['state'] / 2**30:.1f} weights and "
-        f"optimiser, {needed['activations'] / 2**30:.1f} activations of {rows} sequences)",
+        f"optimiser, {needed['activations'] / 2**30:.1f} activations of {rows} sequences, the rest gradients and the "
+        "program)",
         f"{settings.optimizer}: rate {settings.learning_rate:g}, {settings.num_warmup_steps} of "
         f"{settings.num_train_steps} steps warm-up, global batch {settings.train_batch_size}",
     ]
