@@ -4,8 +4,10 @@ A line of JSON on standard input starts one: {"arguments", "environment", "devic
 answer; what the program says goes to the file `log`, and its exit code, once it has ended, to `log`.code.
 """
 
+import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -31,11 +33,13 @@ def become(arguments, environment, devices, log):
 
 def note_end(process, log):
     status = os.waitpid(process, 0)[1]
+    running.discard(process)
     with open(f"{log}.partial", "w") as file:
         file.write(str(os.waitstatus_to_exitcode(status)))
     os.replace(file.name, f"{log}.code")
 
 
+running = set()
 for line in sys.stdin:
     program = json.loads(line)
     process = os.fork()
@@ -48,5 +52,9 @@ for line in sys.stdin:
             traceback.print_exc()
             os._exit(1)
         sys.exit(0)
+    running.add(process)
     threading.Thread(target=note_end, args=(process, program["log"]), daemon=True).start()
     print(process, flush=True)
+for process in list(running):  # the tests were killed: no program outlives them
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
