@@ -8,13 +8,19 @@ from absl import flags
 from albert_tf.errors import UserError
 
 if TYPE_CHECKING:
+    from albert_tf.pretraining.corpus import Corpus
+    from albert_tf.pretraining.creation import CreationSettings
     from albert_tf.pretraining.records import RecordsInfo
+    from albert_tf.tokenization import Tokenizer
+
+_RUNNERS = ["local", "DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner", "PortableRunner"]
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
     """Defines the command's flags; they carry the release's names where it has them."""
     _define_input(flag_values)
     _define_records(flag_values)
+    _define_machinery(flag_values)
 
 
 def _define_input(values: flags.FlagValues) -> None:
@@ -80,9 +86,27 @@ def _define_records(values: flags.FlagValues) -> None:
     )
     integer("dupe_factor", 1, "times the corpus is gone through, cut and masked differently", flag_values=values)
     share("short_seq_prob", 0.1, "share of rows that aim at a length drawn from 2 to the longest", flag_values=values)
-    integer("num_workers", 0, "processes (0: one for each core); the records do not depend on it", flag_values=values)
     integer("num_shards", None, "files to write (default: about 64 MB each)", flag_values=values)
     integer("random_seed", 12345, "decides everything random", flag_values=values)
+
+
+def _define_machinery(values: flags.FlagValues) -> None:
+    """The records do not depend on any of these."""
+    flags.DEFINE_integer("num_workers", 0, "processes of --runner=local (0: one for each core)", flag_values=values)
+    flags.DEFINE_enum(
+        "runner",
+        "local",
+        _RUNNERS,
+        "local: processes of this machine; the others are Apache Beam's (pip install '.[beam]')",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "beam_options",
+        "",
+        "flags for the Beam runner in one text, such as --beam_options='--direct_running_mode=multi_processing "
+        "--direct_num_workers=2'",
+        flag_values=values,
+    )
 
 
 def run(options: flags.FlagValues) -> None:
@@ -91,7 +115,7 @@ def run(options: flags.FlagValues) -> None:
     Raises UserError for unusable input, vocabulary, sizes or output folder; then nothing is left under the final name.
     """
     from albert_tf.pretraining.corpus import Corpus
-    from albert_tf.pretraining.creation import CreationSettings, check_output, create_records
+    from albert_tf.pretraining.creation import CreationSettings, check_output
 
     for name in ("input_file", "output_dir"):
         if not getattr(options, name):
@@ -101,16 +125,61 @@ def run(options: flags.FlagValues) -> None:
     names += ("random_seed", "heldout_fraction", "max_unknown_share")
     settings = CreationSettings(**{name: getattr(options, name) for name in names})
     check_output(options.output_dir)
+    _check_runner(options)
     tokenizer = _load_tokenizer(options)
-    corpus = Corpus(options.input_file, options.input_format)
+    if options.runner == "local":
+        corpus = Corpus(options.input_file, options.input_format)
+    else:
+        from albert_tf.pretraining.beam_files import BeamStorage
+
+        corpus = Corpus(options.input_file, options.input_format, BeamStorage())
     print(f"input format: {corpus.input_format} ({corpus.reason})", file=sys.stderr)
-    infos = create_records(corpus, tokenizer, options.output_dir, settings=settings, num_workers=options.num_workers)
+    infos = _create(options, corpus, tokenizer, settings)
     if corpus.damaged:
         print(_damage(corpus), file=sys.stderr)
     for name, info in zip(("training", "held-out"), infos, strict=True):
         if info is not None:
             print(summary(name, info))
     print(f"records: {options.output_dir}")
+
+
+def _check_runner(options: flags.FlagValues) -> None:
+    """Raises UserError where Beam is missing, or flags do not go with the runner."""
+    if options.runner == "local":
+        if options.beam_options:
+            raise UserError("--beam_options is given, but --runner is local: name a Beam runner or drop it")
+        return
+    if options.num_workers:
+        raise UserError(
+            f"--num_workers={options.num_workers} is for --runner=local: say how many workers {options.runner} is to "
+            "use in --beam_options (--direct_num_workers, --parallelism, --num_workers, ...)"
+        )
+    try:
+        import apache_beam  # noqa: F401  only whether it is there
+    except ImportError as error:
+        raise UserError(
+            f"--runner={options.runner} needs Apache Beam, which cannot be imported ({error}): "
+            "pip install '.[beam]' in the project's folder"
+        ) from error
+
+
+def _create(
+    options: flags.FlagValues, corpus: "Corpus", tokenizer: "Tokenizer", settings: "CreationSettings"
+) -> tuple["RecordsInfo", "RecordsInfo | None"]:
+    if options.runner == "local":
+        from albert_tf.pretraining.creation import create_records
+
+        return create_records(corpus, tokenizer, options.output_dir, settings=settings, num_workers=options.num_workers)
+    from albert_tf.pretraining.beam import create_records_with_beam
+
+    return create_records_with_beam(
+        corpus,
+        tokenizer,
+        options.output_dir,
+        settings=settings,
+        runner=options.runner,
+        beam_options=options.beam_options,
+    )
 
 
 def _load_tokenizer(options: flags.FlagValues):

@@ -27,7 +27,7 @@ MAX_DOCUMENT_CHARS = 500_000
 _BLOCK_BYTES = 1 << 18
 _SAMPLE_FILES, _SAMPLE_CHARS = 12, 32_768  # what `auto` looks at
 _MAX_INVALID_SHARE = 0.2  # of a file's bytes: more is no UTF-8 text at all
-_TEXT_SUFFIXES = (".txt", ".gz", ".tgz", ".tar")  # looked for where a folder is given
+TEXT_SUFFIXES = (".txt", ".gz", ".tgz", ".tar")  # looked for where a folder is given
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "bzip2",
@@ -212,7 +212,7 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
             found = sorted(
                 str(path)
                 for path in pathlib.Path(pattern).rglob("*")
-                if path.is_file() and path.name.endswith(_TEXT_SUFFIXES)
+                if path.is_file() and path.name.endswith(TEXT_SUFFIXES)
             )
             if not found:
                 raise UserError(
