@@ -97,7 +97,10 @@ class PretrainingTrainer(orbit.StandardTrainer):
         clipped, norm = optimization.clip_by_global_norm(gradients)
         self._rate.assign(optimization.current_learning_rate(self.optimizer))
         self._note(objective.loss(sums, weights), sums, norm)
-        self.optimizer.apply_gradients(zip(clipped, self._weights, strict=True), experimental_aggregate_gradients=False)
+        pairs = zip(clipped, self._weights, strict=True)
+        # Else the optimiser's own products, three times the parameters, are made at the start of the step, and wait.
+        with tf.control_dependencies([norm]):
+            self.optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
     def _note(self, loss: tf.Tensor, sums: objective.Sums, norm: tf.Tensor) -> None:
         """Keeps what the log shows, and the first step (counted from 1) that cannot be gone on from.
