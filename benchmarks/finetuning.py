@@ -2,12 +2,11 @@
 
     python -m benchmarks.finetuning --model_dir=MODEL --data_dir=$DATA --work_dir=runs/finetuning [--tasks=sst-2,mrpc]
 
-DATA holds GLUE/, SQuAD/ and RACE/ in the official formats. Runs that are done are not done again. The table goes to
-docs/results/finetuning.md once every task of CASES has its results.
+DATA holds GLUE/, SQuAD/ and RACE/ in the official formats. Runs that are done are not done again; the page
+docs/results/finetuning.md is written after each task, and names the tasks that are still to be run.
 """
 
 import argparse
-import collections
 import dataclasses
 import json
 import pathlib
@@ -74,11 +73,10 @@ def main() -> None:
     for task in options.tasks.split(","):
         for start in STARTS:
             _run(task, start, options)
-    if "squad1.1" in options.tasks:
-        _evaluate_full_squad(options)
-    if all(_summary_path(options.work_dir, task, start).exists() for task in CASES for start in STARTS):
+        if task == "squad1.1":
+            _evaluate_full_squad(options)
         files.write_atomically(RESULTS, document(options.work_dir))
-        print(f"table: {RESULTS}")
+        print(f"{task}: {RESULTS}")
 
 
 def _write_squad_training(data: pathlib.Path, work: pathlib.Path) -> None:
@@ -138,32 +136,45 @@ def _evaluate_full_squad(options: argparse.Namespace) -> None:
 
 
 def document(work: pathlib.Path) -> str:
-    """The Markdown page, from the summaries of all runs."""
+    """The Markdown page, from the summaries of the runs that are done."""
+    done = [task for task in CASES if all(_summary_path(work, task, start).exists() for start in STARTS)]
     rows = ["| task | metric | caps | answers without reading | start | seeds | median | spread | minutes a run |"]
     rows.append("|---" * 9 + "|")
-    medians: dict[str, dict[str, Any]] = collections.defaultdict(dict)
-    for task, case in CASES.items():
-        for start in STARTS:
-            summary = files.read_json(_summary_path(work, task, start), "a summary")
-            medians[task][start] = summary
-            scores = ", ".join(_score(seed) for seed in summary["seeds"].values())
-            rows.append(
-                f"| {task} | {summary['primary']} | {case.caps} | {case.baseline} | {start} | {scores} | "
-                f"{_number(summary['median'])} | {_number(summary['spread'])} | {summary['minutes_a_run']:.1f} |"
-            )
-    full = (work / "squad-full-dev.txt").read_text(encoding="utf-8").strip()
-    commands = "\n".join(_shown(task) for task in CASES)
-    sst = medians["sst-2"]
-    difference = sst["pretrained"]["median"] - sst["random weights"]["median"]
-    spread = max(sst[start]["spread"] for start in STARTS)
-    verdict = "more than" if difference > spread else "not more than"
+    remarks = []
+    for task in done:
+        summaries = {start: files.read_json(_summary_path(work, task, start), "a summary") for start in STARTS}
+        rows += [_row(task, start, summary) for start, summary in summaries.items()]
+        remarks.append(f"- {task}: {_comparison(summaries)}")
+    full = work / "squad-full-dev.txt"
+    if full.exists():
+        remarks.append(f"- squad1.1, all 10,570 questions, best pretrained seed: `{full.read_text().strip()}`")
+    if missing := [task for task in CASES if task not in done]:
+        remarks.append(f"- still to be run: {', '.join(missing)}")
     return _PAGE.format(
         command=COMMAND,
-        commands=commands,
+        commands="\n".join(_shown(task) for task in done),
         table="\n".join(rows),
-        full=full,
-        verdict=f"{difference:.3f} better, which is {verdict} the spread of either ({spread:.3f})",
+        remarks="\n".join(remarks),
     )
+
+
+def _row(task: str, start: str, summary: dict[str, Any]) -> str:
+    case = CASES[task]
+    scores = ", ".join(_score(seed) for seed in summary["seeds"].values())
+    return (
+        f"| {task} | {summary['primary']} | {case.caps} | {case.baseline} | {start} | {scores} | "
+        f"{_number(summary['median'])} | {_number(summary['spread'])} | {summary['minutes_a_run']:.1f} |"
+    )
+
+
+def _comparison(summaries: dict[str, dict[str, Any]]) -> str:
+    medians = [summary["median"] for summary in summaries.values()]
+    if None in medians:
+        return "undefined for one of the two, as all its runs are degenerate"
+    difference = medians[0] - medians[1]
+    spread = max(summary["spread"] for summary in summaries.values())
+    verdict = "more than" if abs(difference) > spread else "within"
+    return f"the pretrained median is {difference:+.3f} against random weights, {verdict} the spread ({spread:.3f})"
 
 
 def _shown(task: str) -> str:
@@ -199,9 +210,7 @@ runs/squad-train.json is SQuAD/subset20articles.json without the three articles 
 A run marked degenerate answers one class for everything, or chance; the command says so. The spread is the highest
 minus the lowest seed.
 
-**SST-2**: the pretrained median is {verdict}.
-
-**SQuAD v1.1, all 10,570 questions of dev-v1.1**, best pretrained seed: `{full}`
+{remarks}
 """
 
 

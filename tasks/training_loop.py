@@ -20,8 +20,8 @@ from tasks.evaluation import Predictor, shown
 from tasks.features import Features
 from tasks.task import Task
 from tasks.task_model import TaskModel
+from tpu import saving
 from tpu.progress import METRICS_FILE, MetricsLog, read_metrics
-from tpu.saving import restore_newest
 
 RESULTS_FILE = "results.json"
 _CHECK_FINITE_EVERY = 10  # steps; reading the loss waits for the device
@@ -64,16 +64,14 @@ class TrainingLoop(tf_keras.callbacks.Callback):
         self._checkpoint = tf.train.Checkpoint(
             step=trained.global_step, optimizer=trained.optimizer, variables=list(model.named_variables().values())
         )
-        self._manager = tf.train.CheckpointManager(
-            self._checkpoint, str(folder / "checkpoints"), max_to_keep=2, checkpoint_name="ckpt"
-        )
+        self._manager = saving.make_manager(self._checkpoint, folder / saving.FOLDER, keep=2)
         self._history: list[dict[str, Any]] = []  # lines of metrics.jsonl, one an evaluation after the start
 
     # ---- before and after -------------------------------------------------------------------------------------------
 
     def restore(self) -> int:
         """Takes up the run's newest checkpoint that can be read, where there is one; returns the step."""
-        if restore_newest(self._checkpoint, self._manager):
+        if saving.restore_newest(self._checkpoint, self._manager):
             print(f"going on from step {self._step()}", file=sys.stderr)
         with contextlib.closing(MetricsLog(self._folder / METRICS_FILE, self._step())):
             pass  # drops the lines behind the checkpoint

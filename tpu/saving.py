@@ -46,9 +46,7 @@ class Saver:
         self._options = tf.train.CheckpointOptions(experimental_io_device=io_device)
         self._saved_step: int | None = None
         if run_folder is not None:
-            self._manager = tf.train.CheckpointManager(
-                self._checkpoint, str(run_folder / FOLDER), max_to_keep=keep, checkpoint_name="ckpt"
-            )
+            self._manager = make_manager(self._checkpoint, run_folder / FOLDER, keep=keep)
 
     def restore(self) -> int | None:
         """Takes up the newest checkpoint that can be read, with a warning for each that cannot.
@@ -101,6 +99,17 @@ class Saver:
 
     def _step(self) -> int:
         return int(self._global_step.numpy())
+
+
+def make_manager(checkpoint: tf.train.Checkpoint, folder: pathlib.Path, *, keep: int) -> tf.train.CheckpointManager:
+    """A manager of checkpoints ckpt-STEP; a list of them that is damaged is dropped, as the files tell the same."""
+    try:
+        return tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=keep, checkpoint_name="ckpt")
+    except ValueError:  # not text, or not a list
+        names = folder / "checkpoint"
+        print(f"WARNING: the list {names} is damaged: looking for the checkpoints themselves", file=sys.stderr)
+        names.unlink()
+        return tf.train.CheckpointManager(checkpoint, str(folder), max_to_keep=keep, checkpoint_name="ckpt")
 
 
 def restore_newest(

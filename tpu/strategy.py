@@ -53,10 +53,10 @@ def describe(strategy: tf.distribute.Strategy) -> str:
     """One line for the start of a run: kind, replicas, devices."""
     devices = sorted({device.split("/")[-1] for device in strategy.extended.worker_devices})
     workers = getattr(strategy.extended, "_num_workers", 1)
-    return (
-        f"{type(strategy).__name__}: {strategy.num_replicas_in_sync} replica(s) on {workers} worker(s), "
-        f"devices {', '.join(devices)}"
-    )
+    kind = type(strategy).__name__
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        kind = "MultiWorkerMirroredStrategy"  # an object of it goes by its old name
+    return f"{kind}: {strategy.num_replicas_in_sync} replica(s) on {workers} worker(s), devices {', '.join(devices)}"
 
 
 def _found(tpu_name: str | None) -> str:

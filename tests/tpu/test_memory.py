@@ -48,7 +48,8 @@ def test_parts_and_their_order(name):
     assert one["state"] == eight["state"] == 12 * sum(costs.parameters(config).values())
     assert eight["activations"] == 8 * one["activations"]
     assert again["activations"] < 0.4 * eight["activations"]
-    if config.sharing == "all":  # else the update of so many parameters needs more than either
+    # Otherwise the update, or the gradients of all uses of so large a block, need more than either.
+    if config.sharing == "all" and config.hidden_size < 4096:
         assert again["total"] < eight["total"]
     assert half["activations"] < 0.85 * eight["activations"] and half["state"] == eight["state"]
     for needed in (one, eight, again, half):

@@ -33,7 +33,9 @@ SMALL = AlbertConfig(
     max_position_embeddings=64,
 )
 # XLA draws other random numbers, so values are compared without dropout.
-CASES = pytest.mark.parametrize(("accumulation", "dropout"), [(1, 0.0), (2, 0.0), (2, 0.1)])
+CASES = pytest.mark.parametrize(
+    ("accumulation", "dropout"), [(1, 0.0), (2, 0.0), pytest.param(2, 0.1, marks=pytest.mark.slow)]
+)
 
 
 def assert_close(first, second, atol=1e-5):
@@ -94,7 +96,8 @@ def test_a_pretraining_step_compiles_for_every_objective(make_records, tiny_spm,
 
 def preset_step(name, length):
     """A preset at its true width with two layers: sums and gradients of one row, compiled and not."""
-    config = PRESETS[name].replace(num_hidden_layers=2)
+    # Without dropout: XLA draws other random numbers.
+    config = PRESETS[name].replace(num_hidden_layers=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     random = np.random.default_rng(0)
     features = {
         "input_ids": random.integers(5, config.vocab_size, [1, length]).astype(np.int32),
@@ -176,6 +179,8 @@ def task_batch(name, tokenizer, slices):
     options = {"span_head": "plain"} if name.endswith("-plain") else {}
     if name.startswith("squad"):
         options |= {"max_query_length": 12, "doc_stride": 16}
+    if name == "race":
+        options |= {"max_qa_length": 16}
     task = make_task(name.removesuffix("-plain"), max_seq_length=48, options=options).learned_from(examples)
     features = make_features(task, examples, tokenizer)
     numbers = range(4)
