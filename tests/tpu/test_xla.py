@@ -209,4 +209,5 @@ def test_a_fine_tuning_step_compiles_for_every_head(tiny_spm, name, accumulation
     assert np.isfinite(losses[0]).all()
     if not dropout:
         assert_close(*losses)
-        assert_close(*weights, atol=1e-4)
+        # AdamW makes steps of up to 0.01 here also of gradients near 0, of which races, with most rows, have some.
+        assert_close(*weights, atol=3e-4 if name == "race" else 1e-4)
