@@ -85,7 +85,12 @@ def _define_machinery(flag_values: flags.FlagValues) -> None:
         "compile the gradient step with XLA; auto does on GPU and TPU",
         enum_values=["auto", "true", "false"],
     )
-    number("cluster_timeout", 600, "seconds that workers wait for each other at the start", lower_bound=1)
+    number(
+        "cluster_timeout",
+        600,
+        "seconds that workers should wait for each other at the start (not kept yet: see docs)",
+        lower_bound=1,
+    )
     number("stall_timeout", 1800, "seconds without any progress after which the run ends; 0: never", lower_bound=0)
     yes_no("recompute", False, "keep only each layer's input and run layers again backwards: less memory, more time")
 
