@@ -73,7 +73,7 @@ def run(given: flags.FlagValues) -> None:
     where = strategy.make_strategy(given.distribution, tpu_name=given.tpu_name)
     device = next(kind for kind in ("TPU", "GPU", "CPU") if kind in where.extended.worker_devices[0].upper())
     devices = where.num_replicas_in_sync
-    case = _case(given, config, devices, jit_compile=_jit_compile(given.jit_compile, device))
+    case = _case(given, config, devices, jit_compile=strategy.jit_compile(given.jit_compile, where))
     figures = {"model": given.preset or given.albert_config_file, "mixed_precision": case.mixed_precision}
     figures |= {"rows_per_device": case.rows, "max_seq_length": case.length, "recompute": case.recompute}
     figures |= {"device": strategy.describe(where), "devices": devices, "jit_compile": case.jit_compile}
@@ -154,10 +154,6 @@ def _case(given: flags.FlagValues, config: AlbertConfig, devices: int, *, jit_co
         optimizer=given.optimizer,
         jit_compile=jit_compile,
     )
-
-
-def _jit_compile(choice: str, device: str) -> bool:
-    return device != "CPU" if choice == "auto" else choice == "true"
 
 
 def _estimate(case: "Case", rows: int | None = None) -> int:

@@ -97,7 +97,7 @@ def _run(
         global_step=global_step,
         grad_accum_steps=settings.grad_accum_steps,
         seed=settings.seed,
-        jit_compile=_jit_compile(settings.jit_compile, where),
+        jit_compile=strategy.jit_compile(settings.jit_compile, where),
         loop_on_device=on_device,
     )
     evaluator = evaluation.PretrainingEvaluator(model, _evaluation_data(settings, data, where, watchdog), where)
@@ -232,13 +232,6 @@ def _evaluation_data(
         max_predictions_per_seq=settings.max_predictions_per_seq,
     )
     return watchdog.watched(batches, waiting=WAITING_TO_EVALUATE, working=EVALUATING)
-
-
-def _jit_compile(choice: str, where: tf.distribute.Strategy) -> bool:
-    """Whether XLA compiles the gradient step; on CPU it is not worth its compile time by itself."""
-    if choice != "auto":
-        return choice == "true"
-    return not any("CPU" in device for device in where.extended.worker_devices)
 
 
 def _print_start(

@@ -59,6 +59,13 @@ def describe(strategy: tf.distribute.Strategy) -> str:
     return f"{kind}: {strategy.num_replicas_in_sync} replica(s) on {workers} worker(s), devices {', '.join(devices)}"
 
 
+def jit_compile(choice: str, where: tf.distribute.Strategy) -> bool:
+    """What --jit_compile=auto|true|false means there; on CPU, XLA is not worth its compile time by itself."""
+    if choice != "auto":
+        return choice == "true"
+    return not any("CPU" in device for device in where.extended.worker_devices)
+
+
 def _found(tpu_name: str | None) -> str:
     if tpu_name:
         return "tpu"

@@ -13,7 +13,7 @@ from albert_tf import checkpoints, config, optimization
 from benchmarks.peers import work
 from benchmarks.peers.contract import STEP, Part
 from benchmarks.peers.systems import ours_natural
-from tpu import pretraining, strategy
+from tpu import strategy
 from tpu.trainer import PretrainingTrainer
 
 PACKAGES = ("tensorflow", "tf_keras", "numpy")
@@ -85,4 +85,4 @@ def _training(model: checkpoints.Model, case: work.Case, variant: str, where: tf
 
 def _jit_compile(variant: str, where: tf.distribute.Strategy) -> bool:
     choice = {"jit": "true", "nojit": "false"}.get(variant, "auto")
-    return pretraining._jit_compile(choice, where)
+    return strategy.jit_compile(choice, where)
