@@ -65,30 +65,20 @@ def _run(
         global_step = tf.Variable(
             0, dtype=tf.int64, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
         )
-        made_by = {"command": "pretrain", "albert_tf": albert_tf.__version__, "tensorflow": tf.__version__}
         saver = Saver(
             folder,
             model,
             optimizer,
             global_step,
             keep=settings.keep_checkpoints,
-            made_by=made_by,
+            made_by={"command": "pretrain", "albert_tf": albert_tf.__version__, "tensorflow": tf.__version__},
             io_device="/job:localhost" if strategy.is_remote_tpu(settings.tpu_name) else None,
         )
-    # Out of the scope, in which every new variable, such as another model's, would have to be made by all workers.
-    if saver.restore() is None and workers.is_chief:  # a new run, or one stopped before it saved anything
-        _initialise(settings, model)
-    workers.take_from_chief(saver.state)
-    start = int(global_step.numpy())
-    if start > settings.num_train_steps:
-        raise UserError(
-            f"{settings.output_dir} has trained {start} steps already, more than --num_train_steps="
-            f"{settings.num_train_steps}: ask for more steps or give another --output_dir"
-        )
+    start = _restore(settings, model, saver, workers)
     if workers.is_chief:
         _print_start(settings, config, data, where, model, start)
-    on_device = settings.iterations_per_loop is not None
     batches = _training_data(settings, data, where, start)
+    on_device = settings.iterations_per_loop is not None
     trainer = PretrainingTrainer(
         strategy=where,
         model=model,
@@ -101,12 +91,7 @@ def _run(
         loop_on_device=on_device,
     )
     evaluator = evaluation.PretrainingEvaluator(model, _evaluation_data(settings, data, where, watchdog), where)
-    tokens = settings.train_batch_size * data.source.info.max_seq_length
-    progress = (
-        Silence()
-        if folder is None
-        else Progress(folder, start=start, total=settings.num_train_steps, tokens_per_step=tokens)
-    )
+    progress = _progress(settings, data, folder, start)
     with contextlib.closing(progress), data_errors.named_by_file(data.source, data.evaluation):
         return TrainingLoop(
             trainer=trainer,
@@ -140,6 +125,32 @@ def _folder(
     )
     with contextlib.closing(folder):
         yield folder.path
+
+
+def _restore(settings: preflight.PretrainingSettings, model: checkpoints.Model, saver: Saver, workers: Workers) -> int:
+    """The step that the run goes on from, with all workers at the state of the chief.
+
+    Call it out of the strategy's scope, in which every new variable, such as another model's, would have to be made by
+    all workers.
+    """
+    if saver.restore() is None and workers.is_chief:  # a new run, or one stopped before it saved anything
+        _initialise(settings, model)
+    workers.take_from_chief(saver.state)
+    if (start := saver.step) > settings.num_train_steps:
+        raise UserError(
+            f"{settings.output_dir} has trained {start} steps already, more than --num_train_steps="
+            f"{settings.num_train_steps}: ask for more steps or give another --output_dir"
+        )
+    return start
+
+
+def _progress(
+    settings: preflight.PretrainingSettings, data: preflight.PretrainingData, folder: pathlib.Path | None, start: int
+) -> Progress | Silence:
+    if folder is None:
+        return Silence()
+    tokens = settings.train_batch_size * data.source.info.max_seq_length
+    return Progress(folder, start=start, total=settings.num_train_steps, tokens_per_step=tokens)
 
 
 def _watchdog(settings: preflight.PretrainingSettings, workers: Workers) -> Watchdog:

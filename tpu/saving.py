@@ -57,7 +57,7 @@ class Saver:
             return None
         if not restore_newest(self._checkpoint, self._manager, self._options):
             return None
-        self._saved_step = self._step()
+        self._saved_step = self.step
         self._save_model_folder()
         return self._saved_step
 
@@ -66,7 +66,7 @@ class Saver:
 
         Raises UserError where a weight is not finite or the disk does not take it; what was saved before stays whole.
         """
-        step = self._step()
+        step = self.step
         if self._folder is None or step == self._saved_step:
             return
         if not all(bool(tf.reduce_all(tf.math.is_finite(variable))) for variable in self._variables):
@@ -97,7 +97,9 @@ class Saver:
         except UserError:  # none yet, or damaged: it is written anew
             return None
 
-    def _step(self) -> int:
+    @property
+    def step(self) -> int:
+        """The present step of the run."""
         return int(self._global_step.numpy())
 
 
