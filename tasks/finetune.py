@@ -19,7 +19,7 @@ TASK_FLAGS = {
     "span_head": ("string", "SQuAD 2.0: conditional, the release's, or plain (default: conditional)"),
     "null_threshold": (
         "float",
-        "SQuAD 2.0: no answer from this probability on (default: tuned on the development set)",
+        "SQuAD 2.0: no answer above this probability of none (default: tuned on the development set)",
     ),
     "start_n_top": ("integer", "SQuAD 2.0: starts that are followed up (default: 5)"),
     "end_n_top": ("integer", "SQuAD 2.0: ends that are followed up for each start (default: 5)"),

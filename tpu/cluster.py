@@ -37,10 +37,14 @@ class Cluster:
         chief = ", the chief" if index == 0 else ""
         return f"worker {index} ({self.addresses[index]}{chief})"
 
+    def host_and_port(self, index: int) -> tuple[str, int]:
+        host, port = self.addresses[index].rsplit(":", 1)
+        return host.strip("[]"), int(port)
+
     def unreachable(self) -> list[str]:
         """Names of the other workers whose address takes no connection."""
         others = [index for index in range(len(self.addresses)) if index != self.index]
-        return [self.name(index) for index in others if not _answers(self.addresses[index])]
+        return [self.name(index) for index in others if not _answers(self.host_and_port(index))]
 
 
 def read_tf_config() -> Cluster:
@@ -54,6 +58,7 @@ def read_tf_config() -> Cluster:
         known = config["task"]["type"] == "worker" and set(config["cluster"]) == {"worker"}
         known &= 0 <= index < len(addresses) == len(set(addresses))
         known &= all(re.fullmatch(r".+:\d{1,5}", address) for address in addresses)
+        known = known and all(0 < int(address.rsplit(":", 1)[1]) < 2**16 for address in addresses)
     except (ValueError, KeyError, TypeError):
         known = False
     if not known:
@@ -154,10 +159,9 @@ class Workers:
         return self._strategy.run(sums)
 
 
-def _answers(address: str) -> bool:
-    host, port = address.rsplit(":", 1)
+def _answers(address: tuple[str, int]) -> bool:
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE):
+        with socket.create_connection(address, timeout=_PROBE):
             return True
     except OSError:
         return False

@@ -135,11 +135,9 @@ def test_an_address_with_a_scheme(beam, text, tiny_spm, tmp_path, capsys):
         def exists(self, path):
             return super().exists(self._local(path))
 
-        def size(self, path):
-            return super().size(self._local(path))
-
-        def last_updated(self, path):
-            return super().last_updated(self._local(path))
+        def metadata(self, path):
+            found = super().metadata(self._local(path))
+            return FileMetadata(path, found.size_in_bytes, found.last_updated_in_seconds)
 
         def mkdirs(self, path):
             super().mkdirs(self._local(path))
