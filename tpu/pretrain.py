@@ -88,7 +88,7 @@ def _define_machinery(flag_values: flags.FlagValues) -> None:
     number(
         "cluster_timeout",
         600,
-        "seconds that workers should wait for each other at the start (not kept yet: see docs)",
+        "seconds after which workers give up those that did not come at the start",
         lower_bound=1,
     )
     number("stall_timeout", 1800, "seconds without any progress after which the run ends; 0: never", lower_bound=0)

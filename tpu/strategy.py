@@ -1,14 +1,15 @@
 """Where a run computes: from the flags to a tf.distribute strategy, with clear lines and early refusals."""
 
 import os
+import signal
 import socket
 import sys
 
 import tensorflow as tf
 
 from albert_tf.errors import UserError
-from tpu.cluster import read_tf_config
-from tpu.watchdog import Watchdog
+from tpu.cluster import end_process, read_tf_config
+from tpu.meeting import meet
 
 DISTRIBUTIONS = ("auto", "cpu", "gpu", "mirrored", "multi_worker", "tpu")
 CLUSTER_TIMEOUT = 600  # seconds that workers wait for each other at the start
@@ -88,22 +89,26 @@ def _multi_worker_strategy(cluster_timeout: float) -> tf.distribute.Strategy:
         file=sys.stderr,
         flush=True,
     )
-
-    def explain(_: str) -> str:
-        missing = cluster.unreachable() or ["a worker that takes connections but does not join"]
-        return (
-            f"{', '.join(missing)} did not come within {cluster_timeout:g} seconds: expected {total} workers with the "
-            "addresses of TF_CONFIG; start them all, check the network between them, or raise --cluster_timeout"
+    if missing := meet(cluster, cluster_timeout):
+        why = "; ".join(dict.fromkeys(missing.values()))
+        end_process(
+            f"{', '.join(missing)} did not come within {cluster_timeout:g} seconds ({why}): expected {total} workers "
+            "with the addresses of TF_CONFIG; start them all, check the network between them, or raise "
+            "--cluster_timeout"
         )
-
+    print(f"all {total} have come", file=sys.stderr, flush=True)
+    # TensorFlow waits without end for one that is lost right now, and no thread and no SIGTERM gets through to it: an
+    # alarm, which nobody handles, ends the process all the same.
+    signal.setitimer(signal.ITIMER_REAL, cluster_timeout)
     try:
-        with Watchdog(cluster_timeout, explain, doing="starting the cluster"):
-            return tf.distribute.MultiWorkerMirroredStrategy()
+        return tf.distribute.MultiWorkerMirroredStrategy()
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
         raise UserError(
             f"{cluster.name(cluster.index)} cannot join the cluster of TF_CONFIG ({_first_line(error)}): check the "
             "addresses, and that nothing else uses this port"
         ) from error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _tpu_strategy(tpu_name: str | None) -> tf.distribute.Strategy:

@@ -212,7 +212,7 @@ def started_programs(server, folder):
 
     def start_workers(arguments, count, *, only=None, devices=1) -> list[Program]:
         """The workers of one run, the chief first; `arguments` may be a function of the worker's number."""
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+        addresses = free_addresses(count)
         started = []
         for index in range(count) if only is None else only:
             task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
@@ -249,9 +249,15 @@ def start_workers(programs):
     return programs[1]
 
 
-def free_ports(count) -> list[int]:
+@pytest.fixture
+def addresses():
+    """addresses(count) -> so many of this machine, each with a port that nobody listens at."""
+    return free_addresses
+
+
+def free_addresses(count) -> list[str]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
             one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from albert_tf import checkpoints
-from tpu.cluster import TRY_AGAIN
+from tpu.cluster import TRY_AGAIN, Cluster
+from tpu.meeting import meet
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS, SAVE = 240, 16
@@ -136,10 +137,9 @@ def test_sigterm_stops_all_workers_at_one_step_and_they_go_on(workers, weights_o
     assert_same_weights(tmp_path / "run", weights_of_whole_run(2))
 
 
-@pytest.mark.slow
-@pytest.mark.xfail(reason="TensorFlow waits for the cluster without letting other threads of Python run", strict=False)
-@pytest.mark.parametrize("present", [0, 1])
+@pytest.mark.parametrize("present", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_worker_that_never_comes_is_named(workers, tmp_path, present):
+    """More of this in test_meeting.py."""
     (program,) = workers(only=[present], cluster_timeout=4)
     assert program.code(60) == TRY_AGAIN, program.said()
     missing = program.addresses[1 - present]
@@ -158,6 +158,15 @@ def test_a_port_that_is_taken_is_one_line(start, make_command, records, tmp_path
         assert program.code(60) == 2, program.said()
     last = program.said().splitlines()[-1]
     assert f"worker 0 ({addresses[0]}, the chief) cannot join the cluster of TF_CONFIG" in last
+    assert "(Address already in use)" in last
+
+
+def test_a_worker_lost_between_the_meeting_and_the_start_of_tensorflow_keeps_nobody_for_ever(workers, tmp_path):
+    """This test comes to the meeting in the place of worker 1, and leaves."""
+    (program,) = workers(only=[0], cluster_timeout=5)
+    assert meet(Cluster(tuple(program.addresses), 1), 60) == {}
+    assert program.code(60) == -signal.SIGALRM, program.said()
+    assert "all 2 have come\n" in program.said() and not (tmp_path / "run").exists()
 
 
 # One process

@@ -60,8 +60,9 @@ def finish(programs):
 
 
 def own_lines(program):
-    """What it said, without TensorFlow's own words on its server."""
-    return [line for line in program.said().splitlines() if not re.match(r"[IWE]\d{4} |WARNING: All log", line)]
+    """What it said, without TensorFlow's own words on its server, and how long it waited for the others."""
+    words = r"[IWE]\d{4} |WARNING: All log|still waiting after "
+    return [line for line in program.said().splitlines() if not re.match(words, line)]
 
 
 def run_workers(start_workers, make_command, records, folder, count, *, devices=1, **flags):
@@ -82,9 +83,11 @@ def test_two_workers_equal_one_device(start_workers, make_command, one_shard, on
     assert {name for name in kept ^ expected if not name.startswith("events.")} == set()
     lines = own_lines(chief)
     assert lines[0] == f"worker 0 ({chief.addresses[0]}, the chief) of 2: waiting for all to come, 600 seconds at most"
-    assert lines[1].startswith("MultiWorkerMirroredStrategy: 2 replica(s) on 2 worker(s), devices ")
+    assert lines[1] == "all 2 have come"
+    assert lines[2].startswith("MultiWorkerMirroredStrategy: 2 replica(s) on 2 worker(s), devices ")
     assert own_lines(worker) == [
         f"worker 1 ({worker.addresses[1]}) of 2: waiting for all to come, 600 seconds at most",
+        "all 2 have come",
         f"model: {tmp_path / 'run'}",
     ]
 
@@ -161,6 +164,7 @@ def test_one_process_is_its_own_chief():
         '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "ps", "index": 0}}',
         '{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}}',
         '{"cluster": {"worker": ["a", "b:2"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:65536", "b:2"]}, "task": {"type": "worker", "index": 0}}',
         '{"cluster": {"worker": [1, 2]}, "task": {"type": "worker", "index": 0}}',
         '{"cluster": {"worker": ["a:1"], "chief": ["b:2"]}, "task": {"type": "worker", "index": 0}}',
     ],

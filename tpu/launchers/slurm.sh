@@ -17,9 +17,9 @@ export HOSTS
 code=0
 srun --kill-on-bad-exit=0 --wait=600 \
   bash -c 'INDEX=$SLURM_PROCID exec bash tpu/launchers/worker.sh "$@"' worker.sh "$@" || code=$?
-# 143: saved on the signal that comes 300 seconds before the time is up; 137: a worker was killed; 75: another one saw it.
-# The same command goes on from there.
-if [[ $code =~ ^(75|137|143)$ ]] && ((${SLURM_RESTART_COUNT:-0} < 100)); then
+# 143: saved on the signal that comes 300 seconds before the time is up; 137: a worker was killed; 75: another one saw it;
+# 142: it was killed at the very start. The same command goes on from there.
+if [[ $code =~ ^(75|137|142|143)$ ]] && ((${SLURM_RESTART_COUNT:-0} < 100)); then
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"
