@@ -20,7 +20,7 @@ demo: install
 test: lint
 	$(BIN)/python -m pytest -q -n 2
 
-test-slow: $(VENV)/.installed-hf lint
+test-slow: $(VENV)/.installed-slow lint
 	$(BIN)/python -m pytest -q -n 2 --slow
 
 lint: install
@@ -40,8 +40,8 @@ $(STAMP): setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@
 
-$(VENV)/.installed-hf: $(STAMP)
-	$(BIN)/python -m pip install --quiet --editable '.[test,hf,serving]'
+$(VENV)/.installed-slow: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[test,hf,serving,beam]'
 	touch $@
 
 # The peers want other versions than the project, hence an environment of their own.

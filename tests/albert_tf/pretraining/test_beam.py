@@ -2,10 +2,15 @@
 
 import gzip
 import json
+import os
 import pathlib
 import random
 import shutil
+import signal
+import subprocess
 import tarfile
+import threading
+import time
 
 import pytest
 
@@ -101,16 +106,56 @@ def test_documents_in_parts_and_buckets(beam, tiny_spm, tmp_path, small_chunks, 
     assert json.loads((tmp_path / "local" / "records.json").read_text())["counts"]["documents"] == 2
 
 
+@pytest.fixture
+def started(beam, monkeypatch):
+    """The worker processes that the direct runner has started."""
+    from apache_beam.runners.portability import local_job_service
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, start_new_session=True, **options)
+            processes.append(self)
+
+    processes: list[Popen] = []
+    monkeypatch.setattr(local_job_service.subprocess, "Popen", Popen)
+    return processes
+
+
 @pytest.mark.slow
-def test_two_processes(beam, text, tiny_spm, tmp_path):
+def test_two_processes(beam, started, text, tiny_spm, tmp_path):
     for number in range(12):  # so much text that there are several chunks
         shutil.copytree(text, tmp_path / "text" / str(number))
     text = tmp_path / "text"
     options = "--beam_options=--direct_running_mode=multi_processing --direct_num_workers=2"
     flags = ["--heldout_fraction=0.2", "--num_shards=3", "--max_unknown_share=0.2"]
     assert create(text, tiny_spm, tmp_path / "beam", options, *flags) == 0
+    assert [process.wait(60) for process in started] == [0, 0]
     assert create(text, tiny_spm, tmp_path / "local", *flags, runner="local") == 0
     assert_same(tmp_path / "beam", tmp_path / "local")
+
+
+@pytest.mark.slow
+def test_killed_processes_end_the_pipeline(beam, started, text, tiny_spm, tmp_path, capsys):
+    """Killed while they write the first of many buckets: the command ends, and leaves nothing behind."""
+
+    def kill():
+        while not ended.is_set():
+            if next(tmp_path.glob(".partial-*/work/bucket-*"), None):
+                return [os.killpg(process.pid, signal.SIGKILL) for process in started]
+            time.sleep(0.001)
+
+    ended = threading.Event()
+    killer = threading.Thread(target=kill)
+    killer.start()
+    options = "--beam_options=--direct_running_mode=multi_processing --direct_num_workers=2"
+    try:
+        assert create(text, tiny_spm, tmp_path / "out", options, "--num_shards=100", "--max_unknown_share=0.2") == 2
+    finally:
+        ended.set()
+        killer.join()
+    assert [process.wait(60) for process in started] == [-signal.SIGKILL] * 2
+    assert "the pipeline failed on DirectRunner" in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_address_with_a_scheme(beam, text, tiny_spm, tmp_path, capsys):
