@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from albert_tf.encoder import AlbertEncoder
     from albert_tf.layers import AlbertLayer
+    from albert_tf.pretraining.records import RecordsInfo
     from albert_tf.tokenization import Tokenizer
 
 CONFIG_FILE = "albert_config.json"
@@ -132,12 +133,9 @@ def load_model(path: str | os.PathLike, *, heads: Iterable[str] | None = None, d
 
     Raises UserError where the path holds no model, a file is damaged, or a variable of the encoder has no value.
     """
-    path = pathlib.Path(path)
-    if (path / INFO_FILE).is_file():
-        return _load_native(path, heads, dtype)
     from albert_tf.conversion import sources
 
-    return sources.load(path, heads=heads, dtype=dtype)
+    return sources.load(pathlib.Path(path), heads=heads, dtype=dtype)
 
 
 def initialise_from(model: Model, path: str | os.PathLike, *, from_group0: bool = False) -> Restored:
@@ -203,32 +201,14 @@ def _is_possible(name: str, value: Any) -> bool:
     return isinstance(value, bool if name in ("do_lower_case", "keep_accents") else str)
 
 
-def _load_native(folder: pathlib.Path, heads: Iterable[str] | None, dtype: Any) -> Model:
-    config = AlbertConfig.from_json(folder / CONFIG_FILE)
-    info, prefix = read_info(folder)
-    tokenizer = load_folder_tokenizer(folder, do_lower_case=info.do_lower_case, keep_accents=info.keep_accents)
-    check_vocabulary(config, tokenizer, info.vocabulary_hash, folder)
-    tensors = read_tensors(folder / prefix)
-    check_sizes(config, tensors, str(folder))
-    wanted = dict.fromkeys(info.heads if heads is None else heads)
-    model = new_model(config, {name: info.heads.get(name, {}) for name in wanted}, tokenizer, info=info, dtype=dtype)
-    restored = assign(model, tensors, source=str(folder))
-    untrained = tuple(name for name in info.made_by.get("new", ()) if name in restored.filled)  # stored, yet never set
-    filled = tuple(name for name in restored.filled if name not in untrained)
-    model.restored = dataclasses.replace(restored, filled=filled, new=restored.new + untrained)
-    return model
-
-
-def load_folder_tokenizer(folder: pathlib.Path, **casing: bool | None) -> "Tokenizer | None":
-    """The tokeniser that a folder carries, or None where it has none."""
-    patterns = ("spiece.model", "vocab.txt", "*.model", "vocab*.txt")  # the Chinese releases have vocab_chinese.txt
-    places = (folder, folder / "assets")
-    found = next((file for place in places for pattern in patterns for file in sorted(place.glob(pattern))), None)
-    if found is None:
-        return None
+def load_folder_tokenizer(folder: pathlib.Path, info: "ModelInfo | RecordsInfo" = ModelInfo()) -> "Tokenizer | None":
+    """The tokeniser that a folder carries, or None where it has none. `info` describes it as far as that is known."""
     from albert_tf import tokenization
 
-    return tokenization.load_tokenizer(found, **casing)
+    found = tokenization.find_vocabulary(folder, vocabulary_hash=info.vocabulary_hash)
+    if found is None:
+        return None
+    return tokenization.load_tokenizer(found, do_lower_case=info.do_lower_case, keep_accents=info.keep_accents)
 
 
 def check_vocabulary(

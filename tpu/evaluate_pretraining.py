@@ -67,8 +67,9 @@ def run(given: flags.FlagValues) -> None:
         raise UserError("--spm_model_file and --vocab_file are both given: a model has one vocabulary; drop one")
     from albert_tf import checkpoints
     from albert_tf.pretraining import record_source
-    from tpu import data_errors, evaluation, strategy
+    from tpu import data_errors, evaluation, preflight, strategy
 
+    preflight.check_places(given.tpu_name, data_dir=given.data_dir)
     where = strategy.make_strategy(given.distribution, tpu_name=given.tpu_name)
     with where.scope():
         model = checkpoints.load_model(given.model_dir, dtype=given.mixed_precision)
@@ -130,16 +131,15 @@ def table(metrics: dict[str, float], data: str, objective: str | None) -> str:
 
 def _tokenizer(given: flags.FlagValues, model: "Model") -> "Tokenizer":
     """The model's tokeniser; one that a flag names, or that lies beside the records, has to be the same."""
-    import pathlib
-
     from albert_tf import checkpoints, tokenization
+    from albert_tf.pretraining import addresses
 
     named, own = given.spm_model_file or given.vocab_file, model.tokenizer
     if named:
         casing = {} if own is None else {"do_lower_case": own.do_lower_case, "keep_accents": own.keep_accents}
         tokenizer = tokenization.load_tokenizer(named, **casing)
     else:
-        tokenizer = own or checkpoints.load_folder_tokenizer(pathlib.Path(given.data_dir))
+        tokenizer = own or checkpoints.load_folder_tokenizer(addresses.with_small_files(given.data_dir))
     if tokenizer is None:
         raise UserError(
             f"neither {given.model_dir} nor {given.data_dir} holds a tokeniser file: name it with --spm_model_file or "

@@ -77,15 +77,14 @@ class PretrainingData:
     evaluation_name: str
 
 
-def check_places(settings: PretrainingSettings) -> None:
+def check_places(tpu_name: str | None, **places: str | None) -> None:
     """Refuses paths that a remote TPU cannot read, before it is asked for: its own machines read the records."""
-    if not strategy.is_remote_tpu(settings.tpu_name):
+    if not strategy.is_remote_tpu(tpu_name):
         return
-    for name in ("data_dir", "eval_data_dir"):
-        path = getattr(settings, name)
+    for name, path in places.items():
         if path is not None and not path.startswith("gs://"):
             raise UserError(
-                f"{name} is {path}, which the TPU {settings.tpu_name!r} cannot read: expected gs://BUCKET/FOLDER, as a "
+                f"{name} is {path}, which the TPU {tpu_name!r} cannot read: expected gs://BUCKET/FOLDER, as a "
                 "remote TPU reads the records itself; copy them there, or run on the TPU VM with --tpu_name=local"
             )
 
@@ -98,11 +97,7 @@ def open_data(settings: PretrainingSettings) -> PretrainingData:
     skip, data_dir = settings.skip_corrupt_records, settings.data_dir
     source = record_source.open_records(data_dir, tokenizer=tokenizer, skip_corrupt_records=skip)
     if tokenizer is None:
-        info = source.info
-        folder = addresses.fetch_small_files(data_dir) if addresses.is_address(data_dir) else pathlib.Path(data_dir)
-        tokenizer = checkpoints.load_folder_tokenizer(
-            folder, do_lower_case=info.do_lower_case, keep_accents=info.keep_accents
-        )
+        tokenizer = checkpoints.load_folder_tokenizer(addresses.with_small_files(data_dir), source.info)
     if tokenizer is None:
         raise UserError(
             f"{data_dir} has no tokeniser file: expected spiece.model or vocab.txt beside the records; copy "

@@ -37,7 +37,7 @@ def run(settings: preflight.PretrainingSettings) -> dict[str, float]:
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     tf_keras.utils.set_random_seed(settings.seed)
-    preflight.check_places(settings)
+    preflight.check_places(settings.tpu_name, data_dir=settings.data_dir, eval_data_dir=settings.eval_data_dir)
     where = strategy.make_strategy(
         settings.distribution, tpu_name=settings.tpu_name, cluster_timeout=settings.cluster_timeout
     )

@@ -40,8 +40,8 @@ def read(
         )
     source = release.describe(folder, stored, config_file, heads=heads)
     source.kind = "hub"
-    lower = _do_lower_case(folder)
-    source.tokenizer = checkpoints.load_folder_tokenizer(folder, do_lower_case=lower)
+    casing = checkpoints.ModelInfo(do_lower_case=_do_lower_case(folder))
+    source.tokenizer = checkpoints.load_folder_tokenizer(folder, casing)
     return source
 
 

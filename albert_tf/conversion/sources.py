@@ -169,9 +169,7 @@ def _read_native(folder: pathlib.Path, heads: tuple[str, ...] | None) -> Source:
     if absent := [head for head in taken if head not in info.heads]:
         present = ", ".join(info.heads) or "none"
         raise UserError(f"{folder} has no {absent[0]} head: its heads are {present}; choose one of them")
-    tokenizer = checkpoints.load_folder_tokenizer(
-        folder, do_lower_case=info.do_lower_case, keep_accents=info.keep_accents
-    )
+    tokenizer = checkpoints.load_folder_tokenizer(folder, info)
     checkpoints.check_vocabulary(config, tokenizer, info.vocabulary_hash, folder)
     untrained = tuple(info.made_by.get("new", ()))
     stored = {name: value for name, value in checkpoints.read_tensors(folder / prefix).items() if name not in untrained}

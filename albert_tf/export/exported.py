@@ -55,7 +55,6 @@ def load_exported(path: str | os.PathLike) -> ExportedModel:
             f"{folder} is an export of format {manifest.get('format')}: only saved_model answers here; export the "
             "model again, or give the model folder"
         )
-    casing = {name: manifest.get(name) for name in ("do_lower_case", "keep_accents")}
     names = {field.name for field in dataclasses.fields(checkpoints.ModelInfo)}
     known = {name: value for name, value in manifest.items() if name in names and name != "labels"}
     labels = manifest.get("labels")
@@ -64,7 +63,7 @@ def load_exported(path: str | os.PathLike) -> ExportedModel:
         path=folder,
         manifest=manifest,
         info=info,
-        tokenizer=checkpoints.load_folder_tokenizer(folder / EXTRA_FOLDER, **casing),
+        tokenizer=checkpoints.load_folder_tokenizer(folder / EXTRA_FOLDER, info),
         answer=_ids_function(folder, manifest),
     )
 

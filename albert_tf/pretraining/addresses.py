@@ -12,7 +12,7 @@ from collections.abc import Callable
 from albert_tf.errors import UserError
 from albert_tf.pretraining.records import DESCRIPTION
 
-_FETCHED = (DESCRIPTION, "spiece.model", "spiece.vocab", "vocab.txt")
+_FETCHED = (DESCRIPTION, "spiece.model", "spiece.vocab", "vocab.txt", "tokenizer_config.json")
 
 
 def is_address(path: str | os.PathLike) -> bool:
@@ -20,13 +20,16 @@ def is_address(path: str | os.PathLike) -> bool:
     return "://" in os.fspath(path)
 
 
-def fetch_small_files(address: str) -> pathlib.Path:
-    """A folder, gone when the process ends, with the description and the tokeniser of the records at `address`.
+def with_small_files(records_dir: str | os.PathLike) -> pathlib.Path:
+    """A folder with description and tokeniser of the records: theirs, or a copy that is gone when the process ends.
 
-    Raises UserError where there is no description, or the address cannot be read.
+    Raises UserError where there is no description at an address, or it cannot be read.
     """
+    if not is_address(records_dir):
+        return pathlib.Path(records_dir)
     import tensorflow as tf
 
+    address = os.fspath(records_dir)
     folder = tempfile.TemporaryDirectory(prefix="albert_tf-")
     atexit.register(folder.cleanup)
     try:

@@ -58,7 +58,7 @@ def open_records(
     """
     if addresses.is_address(data_dir):
         address = os.fspath(data_dir)
-        info = RecordsInfo.read(addresses.fetch_small_files(address), addresses.size_function(address))
+        info = RecordsInfo.read(addresses.with_small_files(address), addresses.size_function(address))
         shards = list(zip(info.paths(address), (shard.num_records for shard in info.shards), strict=True))
     elif (pathlib.Path(data_dir) / records.DESCRIPTION).exists():
         info = RecordsInfo.read(data_dir)

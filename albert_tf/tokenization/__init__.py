@@ -4,9 +4,9 @@
 tokenizer (what both kinds share), unigram (SentencePiece), wordpiece, loading. Nothing here needs TensorFlow.
 """
 
-from albert_tf.tokenization.loading import load_tokenizer
+from albert_tf.tokenization.loading import find_vocabulary, load_tokenizer
 from albert_tf.tokenization.tokenizer import Encoding, Tokenizer
 from albert_tf.tokenization.unigram import SentencePieceTokenizer
 from albert_tf.tokenization.wordpiece import WordPieceTokenizer
 
-__all__ = ["Encoding", "SentencePieceTokenizer", "Tokenizer", "WordPieceTokenizer", "load_tokenizer"]
+__all__ = ["Encoding", "SentencePieceTokenizer", "Tokenizer", "WordPieceTokenizer", "find_vocabulary", "load_tokenizer"]

@@ -38,21 +38,46 @@ def load_tokenizer(
     return tokenizer
 
 
+def find_vocabulary(folder: pathlib.Path, *, vocabulary_hash: str | None = None) -> pathlib.Path | None:
+    """The vocabulary file in a folder, or in its assets as TF-Hub has them; None where there is none.
+
+    Of several it is the one with `vocabulary_hash`, else the one that tokenizer_config.json names by hash or class.
+
+    Raises UserError where several are there and nothing says which is meant.
+    """
+    for place in (folder, folder / "assets"):
+        found = sorted({*place.glob("*.model"), *place.glob("vocab*.txt")})  # Chinese releases have vocab_chinese.txt
+        meant = found if len(found) < 2 else _meant(found, vocabulary_hash)
+        if len(meant) != min(len(found), 1):
+            names = ", ".join(file.name for file in found)
+            raise UserError(
+                f"{place} holds several vocabularies ({names}): cannot tell which is meant; name the file, or keep one"
+            )
+        if meant:
+            return meant[0]
+    return None
+
+
+def _meant(found: list[pathlib.Path], vocabulary_hash: str | None) -> list[pathlib.Path]:
+    """Those of several vocabulary files that were asked for or that the settings beside them name, copies left out."""
+    settings = _stored_settings(found[0])
+    wanted = vocabulary_hash or settings.get("vocabulary_hash")
+    suffixes = {"AlbertTokenizer": ".model", "BertTokenizer": ".txt"}
+    suffix = suffixes.get(str(settings.get("tokenizer_class")).removesuffix("Fast"))
+    by_hash = {files.sha256(file): file for file in reversed(found)}
+    if wanted is not None:
+        return [by_hash[wanted]] if wanted in by_hash else []
+    return [file for file in by_hash.values() if suffix in (None, file.suffix)]
+
+
 def _find_file(path: pathlib.Path) -> pathlib.Path:
     if not path.exists():
         raise UserError(f"no vocabulary at {path}: it does not exist; check the path")
-    if not path.is_dir():
-        return path
-    for folder in (path, path / "assets"):  # TF-Hub folders keep the vocabulary in assets
-        found = sorted({*folder.glob("*.model"), *folder.glob("vocab.txt")})
-        preferred = [file for file in found if file.name == "spiece.model"] if len(found) > 1 else found
-        if len(found) > 1 and (not preferred or any(file.name == "vocab.txt" for file in found)):
-            names = ", ".join(file.name for file in found)
-            raise UserError(f"{folder} holds several vocabularies ({names}): cannot tell which is meant; name the file")
-        if preferred:
-            return preferred[0]
-    hint = "; its tokenizer.json alone is not enough" if (path / "tokenizer.json").exists() else ""
-    raise UserError(f"no vocabulary in {path}: expected spiece.model, another *.model or vocab.txt{hint}")
+    found = find_vocabulary(path) if path.is_dir() else path
+    if found is None:
+        hint = "; its tokenizer.json alone is not enough" if (path / "tokenizer.json").exists() else ""
+        raise UserError(f"no vocabulary in {path}: expected spiece.model, another *.model or vocab.txt{hint}")
+    return found
 
 
 def _read(path: pathlib.Path) -> bytes:

@@ -11,7 +11,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from albert_tf.errors import UserError
-from albert_tf.tokenization import SentencePieceTokenizer, WordPieceTokenizer, load_tokenizer
+from albert_tf.tokenization import SentencePieceTokenizer, WordPieceTokenizer, find_vocabulary, load_tokenizer
 
 REAL_SHA256 = "fefb02b667a6c5c2fe27602d28e5fb3428f66ab89c7d6f388e7c8d44a02d0336"
 FRAGMENTS = (
@@ -382,8 +382,32 @@ def test_folders(tiny_spm, wordpiece, tmp_path):
     (folder / "spiece.model").write_bytes(tiny_spm.read_bytes())
     assert load_tokenizer(folder).path == folder / "spiece.model"
     (folder / "vocab.txt").write_bytes(wordpiece.path.read_bytes())
-    with pytest.raises(UserError, match="several vocabularies"):
+    with pytest.raises(UserError, match=r"several vocabularies \(spiece.model, vocab.txt\)"):
         load_tokenizer(folder)
+
+
+def test_one_of_several_vocabularies(tiny_spm, wordpiece, tmp_path):
+    """The one asked for by hash, or that the settings beside them name; copies of one are no choice."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    model, vocab = folder / "spiece.model", folder / "vocab_chinese.txt"
+    model.write_bytes(tiny_spm.read_bytes())
+    (folder / "30k-clean.model").write_bytes(tiny_spm.read_bytes())
+    assert find_vocabulary(folder).suffix == ".model"
+    vocab.write_bytes(wordpiece.path.read_bytes())
+    with pytest.raises(UserError, match="30k-clean.model, spiece.model, vocab_chinese.txt.*cannot tell"):
+        find_vocabulary(folder)
+    assert find_vocabulary(folder, vocabulary_hash=wordpiece.hash) == vocab
+    with pytest.raises(UserError, match="cannot tell"):
+        find_vocabulary(folder, vocabulary_hash="0" * 64)
+    settings = folder / "tokenizer_config.json"
+    settings.write_text('{"tokenizer_class": "BertTokenizerFast"}')
+    assert find_vocabulary(folder) == vocab == load_tokenizer(folder).path
+    settings.write_text('{"tokenizer_class": "AlbertTokenizer"}')
+    assert find_vocabulary(folder).suffix == ".model"
+    settings.write_text(f'{{"vocabulary_hash": "{wordpiece.hash}", "tokenizer_class": "AlbertTokenizer"}}')
+    assert find_vocabulary(folder) == vocab
+    assert find_vocabulary(folder / "none") is None
 
 
 def test_settings_beside_the_file(tiny_spm, tmp_path):

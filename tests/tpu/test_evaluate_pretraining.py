@@ -13,6 +13,7 @@ from albert_tf import checkpoints
 from albert_tf.__main__ import main
 from albert_tf.pretraining import dataset, record_source
 from albert_tf.pretraining.records import RecordsInfo
+from tpu import strategy
 
 
 @pytest.fixture
@@ -55,6 +56,12 @@ def numpy_metrics(model, features):
         "sentence_order_pairs": known.sum(),
         "sentence_order_error": math.sqrt(accuracy * (1 - accuracy) / known.sum()),
     }
+
+
+def test_a_remote_tpu_refuses_local_paths_before_it_is_asked(evaluate, records, tmp_path, monkeypatch):
+    monkeypatch.setattr(strategy, "make_strategy", lambda *_, **__: pytest.fail("the TPU was asked"))
+    code, _, errors = evaluate(tmp_path, records, distribution="tpu", tpu_name="grpc://10.0.0.2:8470")
+    assert code == 2 and f"data_dir is {records}, which the TPU 'grpc://10.0.0.2:8470' cannot read" in errors
 
 
 @pytest.mark.parametrize("objective", ["as_trained", "nsp"])

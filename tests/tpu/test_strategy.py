@@ -58,7 +58,7 @@ def test_a_remote_tpu_refuses_local_paths_before_it_is_asked(refused, records, t
 def test_a_tpu_that_is_local_or_none_takes_local_paths():
     for name in (None, "local"):
         assert not strategy.is_remote_tpu(name)
-        preflight.check_places(types.SimpleNamespace(tpu_name=name, data_dir="/records", eval_data_dir=None))
+        preflight.check_places(name, data_dir="/records", eval_data_dir=None)
 
 
 class EightCores:
