@@ -79,10 +79,11 @@ def write_records(folder: pathlib.Path, *, length: int, number: int) -> None:
 
 def measure(folder: pathlib.Path, *, batch_size: int, seconds: float) -> tuple[float, float]:
     """Gives (sequences a second, processor seconds a sequence), the first ten batches apart."""
-    from albert_tf.pretraining.dataset import pretraining_dataset
+    from albert_tf.pretraining.dataset import Batching, pretraining_dataset
     from albert_tf.pretraining.record_source import open_records
 
-    dataset = pretraining_dataset(open_records(folder), tokenizer=TOKENIZER, global_batch_size=batch_size, seed=1)
+    batching = Batching(tokenizer=TOKENIZER, global_batch_size=batch_size, seed=1)
+    dataset = pretraining_dataset(open_records(folder), batching)
     batches = iter(dataset)
     for _ in range(10):
         next(batches)

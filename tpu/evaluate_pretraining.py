@@ -67,6 +67,7 @@ def run(given: flags.FlagValues) -> None:
         raise UserError("--spm_model_file and --vocab_file are both given: a model has one vocabulary; drop one")
     from albert_tf import checkpoints
     from albert_tf.pretraining import record_source
+    from albert_tf.pretraining.dataset import Batching
     from tpu import data_errors, evaluation, preflight, strategy
 
     preflight.check_places(given.tpu_name, data_dir=given.data_dir)
@@ -83,15 +84,12 @@ def run(given: flags.FlagValues) -> None:
         max_predictions_per_seq=given.max_predictions_per_seq,
     )
     objective = _objective(given.sentence_objective, model, source, given.model_dir)
-    batches = evaluation.batches(
-        source,
-        where,
+    batching = Batching(
         tokenizer=tokenizer,
         global_batch_size=given.eval_batch_size,
-        num_records=given.num_records,
         max_predictions_per_seq=given.max_predictions_per_seq,
-        sentence_objective=objective,
     )
+    batches = evaluation.batches(source, batching, where, num_records=given.num_records, sentence_objective=objective)
     with data_errors.named_by_file(source):
         metrics = evaluation.PretrainingEvaluator(model, batches, where).evaluate()
     measured = min(given.num_records or source.num_records, source.num_records)

@@ -13,16 +13,12 @@ from albert_tf.pretraining import objective
 from albert_tf.pretraining.record_source import RecordSource
 
 
-def batches(source: RecordSource, strategy: tf.distribute.Strategy, **options: Any) -> tf.distribute.DistributedDataset:
+def batches(
+    source: RecordSource, batching: datasets.Batching, strategy: tf.distribute.Strategy, **options: Any
+) -> tf.distribute.DistributedDataset:
     """dataset.evaluation_dataset with these options, shared out over the strategy's replicas."""
     return strategy.distribute_datasets_from_function(
-        lambda context: datasets.evaluation_dataset(
-            source,
-            num_workers=context.num_input_pipelines,
-            worker=context.input_pipeline_id,
-            replicas_per_worker=strategy.num_replicas_in_sync // context.num_input_pipelines,
-            **options,
-        )
+        lambda context: datasets.evaluation_dataset(source, batching.share(context), **options)
     )
 
 

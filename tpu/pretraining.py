@@ -213,17 +213,15 @@ def _training_data(
     make = datasets.pretraining_dataset
     if settings.data_service is not None:
         make = functools.partial(served_dataset, service=settings.data_service)
+    batching = datasets.Batching(
+        tokenizer=data.tokenizer,
+        global_batch_size=settings.train_batch_size,
+        seed=settings.seed,
+        max_predictions_per_seq=settings.max_predictions_per_seq,
+    )
     return where.distribute_datasets_from_function(
         lambda context: make(
-            data.source,
-            tokenizer=data.tokenizer,
-            global_batch_size=settings.train_batch_size,
-            seed=settings.seed,
-            start_position=start * settings.train_batch_size,
-            num_workers=context.num_input_pipelines,
-            worker=context.input_pipeline_id,
-            replicas_per_worker=where.num_replicas_in_sync // context.num_input_pipelines,
-            max_predictions_per_seq=settings.max_predictions_per_seq,
+            data.source, batching.share(context), start_position=start * settings.train_batch_size
         ).apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))  # no asking each other for ends
     )
 
@@ -236,11 +234,13 @@ def _evaluation_data(
 ) -> Iterable[dict[str, tf.Tensor]]:
     batches = evaluation.batches(
         data.evaluation,
+        datasets.Batching(
+            tokenizer=data.tokenizer,
+            global_batch_size=settings.eval_batch_size,
+            max_predictions_per_seq=settings.max_predictions_per_seq,
+        ),
         where,
-        tokenizer=data.tokenizer,
-        global_batch_size=settings.eval_batch_size,
         num_records=preflight.SAMPLE if data.evaluation is data.source else None,
-        max_predictions_per_seq=settings.max_predictions_per_seq,
     )
     return watchdog.watched(batches, waiting=WAITING_TO_EVALUATE, working=EVALUATING)
 

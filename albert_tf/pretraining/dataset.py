@@ -8,6 +8,7 @@ takes the positions p with p % n == i, whatever n is. (Records were shuffled as 
 Letters: B batch, S sequence, P predictions, R records.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -34,44 +35,66 @@ _ENDLESS = 2**62
 Rows = dict[str, tf.Tensor]
 
 
-def pretraining_dataset(
-    source: RecordSource,
-    *,
-    tokenizer: "Tokenizer",
-    global_batch_size: int,
-    seed: int,
-    start_position: int = 0,
-    num_workers: int = 1,
-    worker: int = 0,
-    replicas_per_worker: int = 1,
-    max_predictions_per_seq: int | None = None,
-) -> tf.data.Dataset:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batching:
+    """How records become batches, and which share of each global batch one worker makes."""
+
+    tokenizer: "Tokenizer"
+    global_batch_size: int
+    seed: int = 0
+    num_workers: int = 1  # processes that share each global batch
+    worker: int = 0
+    replicas_per_worker: int = 1  # each takes every so-many-th element
+    max_predictions_per_seq: int | None = None  # None: as many as the records say
+
+    @property
+    def rows(self) -> int:
+        """Rows of a replica. Raises UserError where the batch does not divide."""
+        parts = self.num_workers * self.replicas_per_worker
+        if self.global_batch_size < 1 or self.global_batch_size % parts:
+            raise UserError(
+                f"the batch of {self.global_batch_size} rows is not divisible by {parts} replicas; change one of them"
+            )
+        return self.global_batch_size // parts
+
+    def share(self, context: tf.distribute.InputContext) -> "Batching":
+        """What one worker of a strategy makes."""
+        workers = context.num_input_pipelines
+        replicas = context.num_replicas_in_sync // workers
+        return dataclasses.replace(
+            self, num_workers=workers, worker=context.input_pipeline_id, replicas_per_worker=replicas
+        )
+
+    def is_mine(self, positions: tf.Tensor) -> tf.Tensor:
+        """Which of the positions (int64 [n]) this worker takes, bool [n]."""
+        return positions % self.num_workers == self.worker
+
+
+def pretraining_dataset(source: RecordSource, batching: Batching, *, start_position: int = 0) -> tf.data.Dataset:
     """Endless training batches of one worker, from stream position start_position (= step * global_batch_size) on.
 
-    An element is one replica's share, B = global_batch_size / (num_workers * replicas_per_worker) rows, gradient
-    accumulation included: input_ids, input_mask, segment_ids int32 [B, S]; masked_lm_positions, masked_lm_ids int32
-    [B, P]; masked_lm_weights float32 [B, P] (0 pads the list); sentence_labels int32 [B] (1 = swapped or random);
-    sentence_weights float32 [B] (0 where the records have no sentence objective). Global batch k holds the positions
-    k * global_batch_size onwards for any number of workers and replicas. Dynamic masks are new at every position.
+    An element is one replica's share, B = batching.rows, gradient accumulation included: input_ids, input_mask,
+    segment_ids int32 [B, S]; masked_lm_positions, masked_lm_ids int32 [B, P]; masked_lm_weights float32 [B, P] (0 pads
+    the list); sentence_labels int32 [B] (1 = swapped or random); sentence_weights float32 [B] (0 where the records have
+    no sentence objective). Global batch k holds the positions k * global_batch_size onwards for any number of workers
+    and replicas. Dynamic masks are new at every position.
 
     Raises UserError where batch and workers do not divide; tf.errors.DataLossError while iterating over damaged files.
     """
-    batch = rows_a_replica(global_batch_size, num_workers * replicas_per_worker)
-    if start_position < 0 or start_position % num_workers:
+    rows = batching.rows
+    if start_position < 0 or start_position % batching.num_workers:
         raise UserError(
-            f"start_position is {start_position}; expected a multiple of the number of workers {num_workers}"
+            f"start_position is {start_position}; expected a multiple of the number of workers {batching.num_workers}"
         )
-    features = _features_function(source.info, tokenizer, seed, max_predictions_per_seq)
+    features = _features_function(source.info, batching)
     parse = functools.partial(parse_rows, info=source.info)
-    select = functools.partial(
-        _select, start=start_position, num_workers=num_workers, worker=worker, seed=seed, total=source.num_records
-    )
+    select = functools.partial(_select, batching=batching, start=start_position, total=source.num_records)
     first_epoch, offset = divmod(start_position, source.num_records)
     first_window = offset // WINDOW
 
     def epoch_windows(epoch: tf.Tensor) -> tf.data.Dataset:
         begin = tf.where(epoch == first_epoch, tf.constant(first_window, tf.int64), 0)
-        order = permutation(len(source.spans), seed, _FILES, epoch)
+        order = permutation(len(source.spans), batching.seed, _FILES, epoch)
         windows = _read(source, order, begin * WINDOW).batch(WINDOW)
         numbers = tf.data.Dataset.range(begin, _ENDLESS)
         return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(epoch).repeat(), numbers, windows))
@@ -81,29 +104,22 @@ def pretraining_dataset(
     dataset = dataset.map(
         lambda serialized, positions: features(parse(serialized), positions), num_parallel_calls=tf.data.AUTOTUNE
     )
-    dataset = dataset.rebatch(batch, drop_remainder=True)
+    dataset = dataset.rebatch(rows, drop_remainder=True)
     return dataset.prefetch(tf.data.AUTOTUNE).with_options(stream_options())
 
 
 def window_function(
-    source: RecordSource,
-    *,
-    tokenizer: "Tokenizer",
-    seed: int,
-    start_position: int,
-    num_workers: int,
-    worker: int,
-    max_predictions_per_seq: int | None = None,
+    source: RecordSource, batching: Batching, *, start_position: int
 ) -> Callable[[tf.Tensor, tf.Tensor], Rows]:
     """Gives the function (epoch, number of the window in it), int64 [] each -> the rows that pretraining_dataset reads.
 
     The rows are the worker's features [n, ...] in the order of positions, n at most WINDOW, perhaps 0.
     """
-    features = _features_function(source.info, tokenizer, seed, max_predictions_per_seq)
+    features = _features_function(source.info, batching)
     chunk = _chunk_rows(source)
 
     def window_rows(epoch: tf.Tensor, number: tf.Tensor) -> Rows:
-        order = permutation(len(source.spans), seed, _FILES, epoch)
+        order = permutation(len(source.spans), batching.seed, _FILES, epoch)
         window = _read(source, order, number * WINDOW).batch(WINDOW).take(1)
 
         def select(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -111,10 +127,8 @@ def window_function(
                 epoch,
                 number,
                 serialized,
+                batching=batching,
                 start=start_position,
-                num_workers=num_workers,
-                worker=worker,
-                seed=seed,
                 total=source.num_records,
             )
             # One row more, dropped below, so that there is always an element to ask for.
@@ -130,15 +144,9 @@ def window_function(
 
 def evaluation_dataset(
     source: RecordSource,
+    batching: Batching,
     *,
-    tokenizer: "Tokenizer",
-    global_batch_size: int,
-    seed: int = 0,
     num_records: int | None = None,
-    num_workers: int = 1,
-    worker: int = 0,
-    replicas_per_worker: int = 1,
-    max_predictions_per_seq: int | None = None,
     sentence_objective: str | None = None,
 ) -> tf.data.Dataset:
     """One pass in the order of the files with the same masks every time; elements as in `pretraining_dataset`.
@@ -149,7 +157,7 @@ def evaluation_dataset(
 
     Raises UserError where batch and workers do not divide, or the records hold no sentence pairs.
     """
-    batch = rows_a_replica(global_batch_size, num_workers * replicas_per_worker)
+    rows, global_batch_size = batching.rows, batching.global_batch_size
     info, total = source.info, min(num_records or source.num_records, source.num_records)
     repair = sentence_objective not in (None, info.objective)
     num_batches = -(-total // global_batch_size)
@@ -159,16 +167,15 @@ def evaluation_dataset(
         repair=functools.partial(repair_rows, records_objective=info.objective, objective=sentence_objective)
         if repair
         else lambda rows, real: rows,
+        batching=batching,
         total=total,
-        num_workers=num_workers,
-        worker=worker,
     )
-    features = _features_function(info, tokenizer, seed, max_predictions_per_seq)
+    features = _features_function(info, batching)
     records = _read(source, tf.range(len(source.spans)), 0).take(total)
     filled = records.concatenate(records.repeat()).take(num_batches * global_batch_size)  # padding: real rows again
     dataset = filled.batch(WINDOW).enumerate().map(window, num_parallel_calls=tf.data.AUTOTUNE)
-    dataset = dataset.map(features, num_parallel_calls=tf.data.AUTOTUNE).rebatch(batch, drop_remainder=True)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(num_batches * replicas_per_worker))
+    dataset = dataset.map(features, num_parallel_calls=tf.data.AUTOTUNE).rebatch(rows, drop_remainder=True)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(num_batches * batching.replicas_per_worker))
     return dataset.prefetch(tf.data.AUTOTUNE).with_options(stream_options())
 
 
@@ -208,10 +215,8 @@ def _select(
     number: tf.Tensor,
     serialized: tf.Tensor,
     *,
+    batching: Batching,
     start: int,
-    num_workers: int,
-    worker: int,
-    seed: int,
     total: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Shuffles a window and keeps what this worker reads: serialized records string [n], positions int64 [n]."""
@@ -219,9 +224,9 @@ def _select(
     expected = tf.minimum(tf.constant(WINDOW, tf.int64), total - number * WINDOW)
     message = "a file of records holds fewer than records.json says: it was replaced or truncated while reading"
     with tf.control_dependencies([tf.debugging.assert_equal(size, expected, message)]):
-        order = permutation(size, seed, _RECORDS, epoch, number)
+        order = permutation(size, batching.seed, _RECORDS, epoch, number)
     positions = epoch * total + number * WINDOW + tf.range(size)
-    mine = (positions >= start) & (positions % num_workers == worker)
+    mine = (positions >= start) & batching.is_mine(positions)
     return tf.gather(serialized, tf.boolean_mask(order, mine)), tf.boolean_mask(positions, mine)
 
 
@@ -231,9 +236,8 @@ def _evaluation_window(
     *,
     parse: Callable,
     repair: Callable,
+    batching: Batching,
     total: int,
-    num_workers: int,
-    worker: int,
 ) -> tuple[Rows, tf.Tensor]:
     """Parses a window and keeps this worker's rows; what only fills the last batch has weight 0."""
     positions = number * WINDOW + tf.range(tf.size(serialized, tf.int64))
@@ -242,22 +246,13 @@ def _evaluation_window(
     zero = tf.cast(real, tf.float32)
     rows["sentence_weights"] *= zero
     rows["row_weights"] = zero
-    mine = positions % num_workers == worker
+    mine = batching.is_mine(positions)
     return {key: tf.boolean_mask(value, mine) for key, value in rows.items()}, tf.boolean_mask(positions, mine)
 
 
 def _chunk_rows(source: RecordSource) -> int:
     """Rows that are parsed and masked at once; masks do not depend on it."""
     return max(1, _CHUNK_TOKENS // source.info.max_seq_length)
-
-
-def rows_a_replica(global_batch_size: int, parts: int) -> int:
-    """Rows of a batch for each of `parts` replicas. Raises UserError where they do not divide."""
-    if global_batch_size < 1 or global_batch_size % parts:
-        raise UserError(
-            f"the batch of {global_batch_size} rows is not divisible by {parts} replicas; change one of them"
-        )
-    return global_batch_size // parts
 
 
 def stream_options() -> tf.data.Options:
@@ -273,25 +268,23 @@ def stream_options() -> tf.data.Options:
 # Rows to features
 
 
-def _features_function(
-    info: RecordsInfo, tokenizer: "Tokenizer", seed: int, max_predictions_per_seq: int | None
-) -> Callable[[Rows, tf.Tensor], Rows]:
+def _features_function(info: RecordsInfo, batching: Batching) -> Callable[[Rows, tf.Tensor], Rows]:
     """Gives the function (rows, positions) -> features of the model, masks made for rows that have none yet."""
     rule = MaskingRule(
-        max_predictions_per_seq=max_predictions_per_seq or info.max_predictions_per_seq,
+        max_predictions_per_seq=batching.max_predictions_per_seq or info.max_predictions_per_seq,
         masked_lm_prob=info.masked_lm_prob,
         ngram=info.ngram,
         favor_shorter_ngram=info.favor_shorter_ngram,
         do_whole_word_mask=info.do_whole_word_mask,
     )
-    vocabulary = MaskingVocabulary.of(tokenizer)
+    vocabulary = MaskingVocabulary.of(batching.tokenizer)
 
     def features(rows: Rows, positions: tf.Tensor) -> Rows:
         rows = dict(rows)
         row_weights = rows.pop("row_weights", None)
         if "tokens" in rows:
-            rows["tokens"] = _pad_with(rows["tokens"], rows["length"], tokenizer.pad_id)
-            rows = _mask(rows, positions, seed=seed, rule=rule, vocabulary=vocabulary)
+            rows["tokens"] = _pad_with(rows["tokens"], rows["length"], batching.tokenizer.pad_id)
+            rows = _mask(rows, positions, seed=batching.seed, rule=rule, vocabulary=vocabulary)
         if row_weights is not None:
             rows["masked_lm_weights"] *= row_weights[:, tf.newaxis]
         return rows

@@ -13,17 +13,13 @@ Letters: n rows, C columns of a packed row.
 import re
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from albert_tf.errors import UserError
 from albert_tf.pretraining import dataset as stream
-from albert_tf.pretraining.dataset import Rows
+from albert_tf.pretraining.dataset import Batching, Rows
 from albert_tf.pretraining.record_source import RecordSource
-
-if TYPE_CHECKING:
-    from albert_tf.tokenization import Tokenizer
 
 AHEAD = 64  # windows that are waited for; up to 6 MB each where a trainer takes all rows of 512 tokens
 _ENDLESS = 2**62
@@ -31,36 +27,18 @@ _CONNECT_SECONDS = 10.0
 
 
 def served_dataset(
-    source: RecordSource,
-    *,
-    service: str,
-    tokenizer: "Tokenizer",
-    global_batch_size: int,
-    seed: int,
-    start_position: int = 0,
-    num_workers: int = 1,
-    worker: int = 0,
-    replicas_per_worker: int = 1,
-    max_predictions_per_seq: int | None = None,
+    source: RecordSource, batching: Batching, *, service: str, start_position: int = 0
 ) -> tf.data.Dataset:
     """The elements of `pretraining_dataset` with the same arguments, computed at `service` (grpc://host:port).
 
-    num_workers, worker: of the trainers; each has a job of its own at the service. The service's workers open the
-    records under the same paths as the trainer.
+    The workers of `batching` are the trainers; each has a job of its own at the service. The service's workers open
+    the records under the same paths as the trainer.
 
     Raises UserError where the address is wrong, and as `pretraining_dataset` does.
     """
     service_place(service)
-    batch = stream.rows_a_replica(global_batch_size, num_workers * replicas_per_worker)
-    window_rows = stream.window_function(
-        source,
-        tokenizer=tokenizer,
-        seed=seed,
-        start_position=start_position,
-        num_workers=num_workers,
-        worker=worker,
-        max_predictions_per_seq=max_predictions_per_seq,
-    )
+    batch = batching.rows
+    window_rows = stream.window_function(source, batching, start_position=start_position)
     windows_an_epoch = -(-source.num_records // stream.WINDOW)
     epoch, offset = divmod(start_position, source.num_records)
     first = epoch * windows_an_epoch + offset // stream.WINDOW

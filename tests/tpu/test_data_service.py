@@ -1,70 +1,47 @@
 """`albert_tf data_service` as processes: the stream stays what it is whoever dies, and a run does not notice."""
 
+import faulthandler
 import os
-import pathlib
-import queue
+import re
 import signal
 import socket
-import subprocess
-import sys
-import threading
 
 import numpy as np
 import pytest
 
 from albert_tf import checkpoints
 from albert_tf.__main__ import main
-from albert_tf.pretraining.dataset import pretraining_dataset
+from albert_tf.pretraining import dataset
 from albert_tf.pretraining.record_source import open_records
 from albert_tf.pretraining.served_dataset import served_dataset
 from albert_tf.tokenization import load_tokenizer
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-
-class Process:
-    """One `albert_tf data_service` and the lines that it prints."""
-
-    def __init__(self, *flags):
-        command = [sys.executable, "-m", "albert_tf", "data_service", *flags]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self._lines: queue.Queue = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-        self._address = None
-
-    def _read(self):
-        for line in self.process.stdout:
-            self._lines.put(line.rstrip("\n"))
-
-    @property
-    def address(self):
-        if self._address is None:
-            self._address = self.line().split()[-1]
-        return self._address
-
-    def line(self):
-        return self._lines.get(timeout=120)
-
-    def end(self, number=signal.SIGKILL):
-        self.process.send_signal(number)
-        return self.process.wait(60)
+@pytest.fixture(autouse=True)
+def time_limit():
+    """Waiting for a service that never answers is out of Python's reach: then the process ends."""
+    faulthandler.dump_traceback_later(400, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture
-def start():
-    """A function that starts such a process; all are killed in the end."""
-    started = []
+def serve(start):
+    """serve(*flags) -> an `albert_tf data_service` that is ready, with its `address`."""
 
-    def start(*flags):
-        started.append(Process(*flags))
-        return started[-1]
+    def serve(*flags):
+        program = start(["albert_tf", "data_service", *flags])
+        program.wait_for(" at grpc://")
+        program.address = re.search(r" at (grpc://localhost:\d+)\n", program.said())[1]
+        return program
 
-    yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.end()
-        each.process.stdout.close()
-        each.process.stderr.close()
+    return serve
+
+
+def end(program, number=signal.SIGKILL):
+    """Sends a signal and gives the exit code."""
+    program.send(number)
+    return program.code(60)
 
 
 def free_port():
@@ -75,12 +52,16 @@ def free_port():
 
 @pytest.fixture
 def stream(records):
-    """(source, arguments of the stream) of batches of 16."""
-    return open_records(records), dict(tokenizer=load_tokenizer(records), global_batch_size=16, seed=5)
+    """The records, and batches of 16 of them."""
+    return open_records(records), dataset.Batching(tokenizer=load_tokenizer(records), global_batch_size=16, seed=5)
 
 
-def rows_of(element):
-    return [tuple(row) for row in np.concatenate([element[name] for name in ("input_ids", "segment_ids")], 1).tolist()]
+def records_of(element):
+    """The rows as they were before masking, one tuple each."""
+    ids = element["input_ids"].numpy()
+    row, slot = np.nonzero(element["masked_lm_weights"].numpy())
+    ids[row, element["masked_lm_positions"].numpy()[row, slot]] = element["masked_lm_ids"].numpy()[row, slot]
+    return list(map(tuple, np.concatenate([ids, element["segment_ids"]], 1).tolist()))
 
 
 def assert_same(got, expected, number):
@@ -89,63 +70,68 @@ def assert_same(got, expected, number):
 
 
 @pytest.mark.slow
-def test_workers_killed_and_replaced(start, stream, tmp_path):
+def test_workers_killed_and_replaced(serve, stream, tmp_path, monkeypatch):
     """Six epochs. Two workers are killed as they work and one comes anew; the dispatcher is killed and comes again."""
-    source, options = stream
+    monkeypatch.setattr(dataset, "WINDOW", 128)  # so many windows that some are lost each time
+    source, batching = stream
     port = free_port()
     dispatching = ["--role=dispatcher", f"--port={port}", f"--work_dir={tmp_path / 'state'}"]
-    dispatcher = start(*dispatching)
+    dispatcher = serve(*dispatching)
     working = ["--role=worker", f"--dispatcher={dispatcher.address}"]
-    workers = [start(*working) for _ in range(2)]
-    assert all(worker.address.startswith("grpc://localhost:") for worker in workers)
+    workers = [serve(*working) for _ in range(2)]
     batches = 6 * source.num_records // 16
-    served = iter(served_dataset(source, service=dispatcher.address, **options))
-    epochs: list[list] = []
-    for number, expected in enumerate(pretraining_dataset(source, **options).take(batches)):
+    served = iter(served_dataset(source, batching, service=dispatcher.address))
+    records = []
+    for number, expected in enumerate(dataset.pretraining_dataset(source, batching).take(batches)):
         if number == batches // 6:
-            assert workers[0].end() == -signal.SIGKILL
+            assert end(workers[0]) == -signal.SIGKILL
         if number == batches // 3:
-            workers.append(start(*working))
-            assert workers[1].end() == -signal.SIGKILL  # nobody is there until the new one has started
+            workers.append(serve(*working))
+            assert end(workers[1]) == -signal.SIGKILL
         if number == batches // 2:
-            assert dispatcher.end() == -signal.SIGKILL
-            dispatcher = start(*dispatching)
-            assert dispatcher.address.endswith(str(port))
+            assert end(dispatcher) == -signal.SIGKILL
+            dispatcher = serve(*dispatching)
+            assert dispatcher.address.endswith(f":{port}")
         got = next(served)
         assert_same(got, expected, number)
-        epochs += rows_of(got)
-    assert len(epochs) == batches * 16
-    assert workers[2].end(signal.SIGTERM) == 0 and "stopped" in [workers[2].line(), workers[2].line()][-1]
-    assert dispatcher.end(signal.SIGINT) == 0
+        records += records_of(got)
+    total = source.num_records
+    epochs = [sorted(records[first : first + total]) for first in range(0, len(records) - total + 1, total)]
+    assert (
+        len(epochs) == 5 and all(epoch == epochs[0] for epoch in epochs) and records[:total] != records[total:][:total]
+    )
+    assert end(workers[2], signal.SIGTERM) == 0 and "stopped" in workers[2].said()
+    assert end(dispatcher, signal.SIGINT) == 0 and "stopped" in dispatcher.said()
 
 
 @pytest.mark.slow
-def test_a_run_does_not_notice(start, records, finished, pretrain, tmp_path):
-    """Weights and losses of a run with the service, stopped and gone on without it, are those of one without."""
-    dispatcher = start("--role=dispatcher")
-    worker = start("--role=worker", f"--dispatcher={dispatcher.address}")
-    assert worker.address
-    code, said = pretrain(records, tmp_path / "run", data_service=dispatcher.address, num_train_steps=6)
-    assert code == 0, said
+def test_a_run_does_not_notice(serve, start, make_command, records, finished, tmp_path):
+    """Weights of a run with the service, stopped and gone on without it, are those of one without."""
+    dispatcher = serve("--role=dispatcher")
+    serve("--role=worker", f"--dispatcher={dispatcher.address}")
+    run = start(make_command(records, tmp_path / "run", data_service=dispatcher.address))
+    assert run.code() == 0, run.said()
     first, second = (
         checkpoints.read_tensors(place / checkpoints.read_info(place)[1]) for place in (tmp_path / "run", finished[0])
     )
     assert first.keys() == second.keys()
     for name in first:
         np.testing.assert_allclose(first[name], second[name], rtol=0, atol=1e-6, err_msg=name)
-    code, said = pretrain(records, tmp_path / "run", num_train_steps=8)
-    assert code == 0 and "resuming at step 6" in said
+    run = start(make_command(records, tmp_path / "run", num_train_steps=8))
+    assert run.code() == 0 and "resuming at step 6" in run.said()
 
 
-def test_one_process_each(start, stream):
-    """A dispatcher and a worker as processes give the first batches."""
-    source, options = stream
-    dispatcher = start("--role=dispatcher")
-    assert start("--role=worker", f"--dispatcher={dispatcher.address}").address
-    served = served_dataset(source, service=dispatcher.address, **options)
-    pairs = zip(served.take(5), pretraining_dataset(source, **options).take(5), strict=True)
-    for number, (got, expected) in enumerate(pairs):
-        assert_same(got, expected, number)
+def test_a_worker_killed(serve, stream, monkeypatch):
+    """A dispatcher and two workers as processes, one of them killed: the batches stay what they are."""
+    monkeypatch.setattr(dataset, "WINDOW", 128)
+    source, batching = stream
+    dispatcher = serve("--role=dispatcher")
+    workers = [serve("--role=worker", f"--dispatcher={dispatcher.address}") for _ in range(2)]
+    served = iter(served_dataset(source, batching, service=dispatcher.address))
+    for number, expected in enumerate(dataset.pretraining_dataset(source, batching).take(60)):
+        if number == 20:
+            assert end(workers[0]) == -signal.SIGKILL
+        assert_same(next(served), expected, number)
 
 
 @pytest.mark.parametrize(

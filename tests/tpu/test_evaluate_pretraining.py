@@ -74,8 +74,7 @@ def test_measurements_equal_numpy(finished, records, evaluate, tmp_path, objecti
     model = checkpoints.load_model(finished[0])
     batches = dataset.evaluation_dataset(
         record_source.open_records(records / "heldout"),
-        tokenizer=model.tokenizer,
-        global_batch_size=50,
+        dataset.Batching(tokenizer=model.tokenizer, global_batch_size=50),
         num_records=50,
         sentence_objective=None if objective == "as_trained" else objective,
     )

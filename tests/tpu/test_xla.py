@@ -74,7 +74,8 @@ def pretraining_trainer(config, heads, batches, *, slots=True, **options):
 def test_a_pretraining_step_compiles_for_every_objective(make_records, tiny_spm, kind, accumulation, dropout):
     """The whole step of a replica, as a TPU compiles it: gradients, clipping, LAMB."""
     source = record_source.open_records(make_records(objective=kind))
-    batches = dataset.pretraining_dataset(source, tokenizer=load_tokenizer(tiny_spm), global_batch_size=4, seed=1)
+    batching = dataset.Batching(tokenizer=load_tokenizer(tiny_spm), global_batch_size=4, seed=1)
+    batches = dataset.pretraining_dataset(source, batching)
     assert all(spec.shape.is_fully_defined() for spec in batches.element_spec.values())
     heads = {"masked_lm": {}} if kind == "none" else {"masked_lm": {}, "sentence_order": {}}
     features = next(iter(batches))
