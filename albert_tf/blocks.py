@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tf_keras
 
-from albert_tf.layers import AlbertLayer, Dense, LayerNorm, activation, dense, dropout, layer_norm, prefixed, shape_of
+from albert_tf.layers import AlbertLayer, Dense, LayerNorm, dense, dropout, layer_norm, prefixed, shape_of
 
 # Added to the scores of masked positions. The release's number: a row without any token keeps its unmasked softmax,
 # and it fits in float16.
@@ -166,7 +166,7 @@ class FeedForwardSubLayer(AlbertLayer):
     ) -> tf.Tensor:
         """[B, K, H] -> [B, K, H]."""
         weights = self.read_weights() if weights is None else weights
-        inner = activation(self.hidden_act)(dense(hidden, weights.kernel, weights.bias))
+        inner = dense(hidden, weights.kernel, weights.bias, act=self.hidden_act)
         output = dense(inner, weights.output_kernel, weights.output_bias)
         output = hidden + dropout(output, self.hidden_dropout, seed, purpose=2)
         return layer_norm(output, weights.gamma, weights.beta, self.epsilon)

@@ -23,12 +23,26 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     return _ACTIVATIONS[name]
 
 
-def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None) -> tf.Tensor:
-    """x [..., N] @ kernel [N, M] + bias [M] in the kernel's dtype: one product of two matrices, whatever x's rank."""
+def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None, act: str = "linear") -> tf.Tensor:
+    """act(x [..., N] @ kernel [N, M] + bias [M]) in the kernel's dtype: one product of two matrices, whatever x's rank.
+
+    Bias and activation come before the result is reshaped, so that TensorFlow fuses them with the product.
+    """
     product = tf.matmul(tf.reshape(tf.cast(x, kernel.dtype), [-1, kernel.shape[0]]), kernel)
     if bias is not None:
-        product = tf.nn.bias_add(product, bias)
-    return tf.reshape(product, [*shape_of(x)[:-1], kernel.shape[1]])
+        product = add_bias(product, bias)
+    return tf.reshape(activation(act)(product), [*shape_of(x)[:-1], kernel.shape[1]])
+
+
+@tf.custom_gradient
+def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """x [R, M] + bias [M]; the bias's gradient as a product, which sums in float32 and much faster in bfloat16."""
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        ones = tf.ones([1, shape_of(upstream)[0]], upstream.dtype)
+        return upstream, tf.matmul(ones, upstream)[0]
+
+    return tf.nn.bias_add(x, bias), gradient
 
 
 def shape_of(x: tf.Tensor) -> list[int | tf.Tensor]:
