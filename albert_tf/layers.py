@@ -53,9 +53,10 @@ def shape_of(x: tf.Tensor) -> list[int | tf.Tensor]:
 
 def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
     """Normalises the last axis in float32 and gives back x's dtype."""
-    y = tf.cast(x, tf.float32)
-    mean, variance = tf.nn.moments(y, axes=[-1], keepdims=True)
-    return tf.cast((y - mean) * (tf.math.rsqrt(variance + epsilon) * gamma) + beta, x.dtype)
+    with tf.name_scope("layer_norm"):
+        y = tf.cast(x, tf.float32)
+        mean, variance = tf.nn.moments(y, axes=[-1], keepdims=True)
+        return tf.cast((y - mean) * (tf.math.rsqrt(variance + epsilon) * gamma) + beta, x.dtype)
 
 
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None, purpose: int) -> tf.Tensor:
