@@ -130,14 +130,12 @@ def _write(path: pathlib.Path, features: Features) -> None:
     arrays = {"example_index": features.example_index}
     for name, column in features.columns.items():
         arrays |= {f"{name}/values": column.values, f"{name}/shapes": column.shapes}
-    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(partial, **arrays)  # a name that ends in .npz is kept as it is
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        print(f"NOTICE: cannot keep features in {path.parent}: {error.strerror}", file=sys.stderr)
+        with files.writing(path) as file:
+            np.savez(file, **arrays)
+    except (OSError, UserError) as error:
+        print(f"NOTICE: features are not kept: {error}", file=sys.stderr)
 
 
 def _read(path: pathlib.Path, task: Task) -> Features | None:

@@ -101,3 +101,13 @@ def test_folders_are_hashed_by_names_and_contents(tmp_path):
     changed = content_hash(tmp_path / "a")
     (tmp_path / "a/x.txt").rename(tmp_path / "a/y.txt")
     assert len({before, changed, content_hash(tmp_path / "a")}) == 3
+
+
+def test_a_cache_that_cannot_be_written_is_said_and_no_more(tokenizer, tmp_path, capsys):
+    source = tmp_path / "train.tsv"
+    source.write_text("one")
+    cache = FeatureCache(source)
+    assert len(cache.features(make_task("sst-2"), _examples(), tokenizer, source)) == 4
+    cache.keep()
+    assert capsys.readouterr().err.startswith("NOTICE: features are not kept: ")
+    assert source.read_text() == "one" and [path.name for path in tmp_path.iterdir()] == ["train.tsv"]

@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 
-TASKS = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli")
+# One with one file, one with two of each kind and pairs, one of numbers; test_glue.py reads the files of all.
+QUICK = ("sst-2", "mnli", "sts-b")
+SLOW = ("cola", "mrpc", "qqp", "qnli", "rte", "wnli")
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_every_task(name, glue_root, tiny_model, tmp_path, capfd, command, finetune):
     run = tmp_path / "run"
     given = {"task_name": name.upper(), "data_dir": glue_root, "model_dir": tiny_model, "output_dir": run}
@@ -88,7 +90,7 @@ def test_a_killed_run_goes_on_to_the_same_end(glue_root, tiny_model, tmp_path, m
     whole, cut = (read_tensors(tmp_path / name / "checkpoints/ckpt-9") for name in ("whole", "cut"))
     assert any("beta" in name or "slot" in name.lower() for name in whole)  # the optimiser's state too
     for name, value in whole.items():
-        if not isinstance(value, bytes):
+        if np.asarray(value).dtype.kind != "S":  # the object graph
             np.testing.assert_allclose(cut[name], value, atol=1e-6, err_msg=name)
     steps = [json.loads(line)["step"] for line in (tmp_path / "cut/metrics.jsonl").read_text().splitlines()]
     assert steps == [0, 3, 3, 6, 6, 9, 9]  # nothing twice
