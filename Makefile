@@ -18,10 +18,10 @@ demo: install
 	$(BIN)/python -m tpu.demo
 
 test: lint
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-slow: $(VENV)/.installed-slow lint
-	$(BIN)/python -m pytest -q -n 2 --slow
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --slow
 
 lint: install
 	$(BIN)/ruff check .

@@ -63,7 +63,10 @@ def test_tf_keras_is_tf_keras(code):
     "code, environment, reason",
     [
         ("import tensorflow as tf; tf.keras.layers; import albert_tf", {}, "it was used before"),
-        ("from tensorflow.keras import layers; import albert_tf", {}, "it was used before"),
+        pytest.param(
+            *("from tensorflow.keras import layers; import albert_tf", {}, "it was used before"),
+            marks=pytest.mark.slow,
+        ),
         ("import albert_tf", {"TF_USE_LEGACY_KERAS": "0"}, "TF_USE_LEGACY_KERAS=0 asks for it"),
     ],
     ids=["touched", "imported from", "asked for"],
@@ -75,6 +78,7 @@ def test_a_fixed_keras_3_is_told(code, environment, reason):
     assert line.startswith("<string>:1: UserWarning")  # at the user's import, not inside this package
 
 
+@pytest.mark.slow
 def test_tf_keras_touched_early_is_fine():
     code = "import tensorflow as tf; tf.keras.layers; import albert_tf;" + SAME
     assert "Keras 3" not in run_python(code, TF_USE_LEGACY_KERAS="1")
