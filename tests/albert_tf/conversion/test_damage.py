@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 import safetensors.numpy
 
 from albert_tf import checkpoints
+from albert_tf.__main__ import main
 from albert_tf.conversion import sources
 from albert_tf.conversion.convert import convert
 from albert_tf.errors import UserError
@@ -75,16 +77,19 @@ def test_configuration_file_that_would_not_be_read(face, write, random_model, re
 
 
 @pytest.mark.parametrize("to", ["native", "huggingface", "release"])
-def test_disk_that_is_full(released, tmp_path, to):
+def test_disk_that_is_full(released, tmp_path, capsys, to):
     """A limit on the size of files stands for it."""
-    program = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
-        "from albert_tf.__main__ import main; sys.exit(main(['albert_tf', 'convert', *sys.argv[1:]]))"
-    )
-    arguments = [f"--model_dir={released}", f"--output_dir={tmp_path / 'out'}", f"--to={to}"]
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and "File too large" in done.stderr and "{{" not in done.stderr
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        code = main(
+            ["albert_tf", "convert", f"--model_dir={released}", f"--output_dir={tmp_path / 'out'}", f"--to={to}"]
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    output, said = capsys.readouterr()
+    assert code == 2 and output == ""
+    assert said.count("\n") == 1 and "File too large" in said and "{{" not in said
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
