@@ -54,6 +54,7 @@ COMMANDS = {
 
 _WRONG_USE = 2
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+_LONGEST_LINE = 1500  # characters of an error
 _HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")  # absl's spellings of the same wish
 
 
@@ -73,17 +74,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         _run_command(name, arguments[1:])
         return 0
     except UserError as error:
-        print(f"{label}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{label}: {_one_line(str(error))}", file=sys.stderr)
         return _WRONG_USE
     except BrokenPipeError:
         raise
     except OSError as error:
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        print(f"{label}: {place}{error.strerror or error}; check the path, its rights and the disk", file=sys.stderr)
+        what = _one_line(f"{place}{error.strerror or error}")
+        print(f"{label}: {what}; check the path, its rights and the disk", file=sys.stderr)
         return _WRONG_USE
     except KeyboardInterrupt:
         print(f"{label}: interrupted", file=sys.stderr)
         return _INTERRUPTED
+
+
+def _one_line(message: str) -> str:
+    """A message in one line that can be read: what files said is in it, which may be long or drive the terminal."""
+    line = " ".join(message.split())
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[: _LONGEST_LINE // 2]} ... {line[-_LONGEST_LINE // 2 :]}"  # the end says what to do
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def command_line() -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from albert_tf import files
+from albert_tf import costs, files
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 
@@ -89,6 +89,7 @@ def new_model(
     from albert_tf.encoder import AlbertEncoder
     from albert_tf.heads import make_head
 
+    costs.check_weights_fit(config)
     encoder = AlbertEncoder(config, dtype=dtype)
     made = {name: make_head(name, config, dtype=dtype, **options) for name, options in heads.items()}
     for layer in (encoder, *made.values()):
@@ -174,30 +175,41 @@ def read_info(folder: str | os.PathLike) -> tuple[ModelInfo, str]:
             f"{folder / INFO_FILE} has format_version {version!r}: expected {FORMAT_VERSION}; update albert_tf"
         )
     prefix = values.pop("weights", None)
+    if not isinstance(prefix, str) or not prefix or "/" in prefix or "\0" in prefix:
+        raise UserError(f"{folder / INFO_FILE} is damaged: found weights {prefix!r}; write the model folder anew")
+    return info_from(values, folder / INFO_FILE), prefix
+
+
+def info_from(values: dict[str, Any], source: str | os.PathLike) -> ModelInfo:
+    """A ModelInfo from the values of a JSON file, `source`.
+
+    Raises UserError where a key is unknown or a value not possible.
+    """
     known = {field.name for field in dataclasses.fields(ModelInfo)}
     found = [f"unknown key {name}" for name in values if name not in known]
     found += [f"{name} {values[name]!r}" for name in values if name in known and not _is_possible(name, values[name])]
-    if not isinstance(prefix, str) or not prefix or "/" in prefix:
-        found.append(f"weights {prefix!r}")
     if found:
-        raise UserError(f"{folder / INFO_FILE} is damaged: found {found[0]}; write the model folder anew")
+        raise UserError(f"{source} is damaged: found {found[0]}; make the folder anew")
     if values.get("labels") is not None:
-        values["labels"] = tuple(values["labels"])
-    return ModelInfo(**values), prefix
+        values = {**values, "labels": tuple(values["labels"])}
+    return ModelInfo(**values)
 
 
 def _is_possible(name: str, value: Any) -> bool:
     """Whether a field of ModelInfo may have this value in JSON."""
     if name == "heads":
         return isinstance(value, dict) and all(isinstance(options, dict) for options in value.values())
-    if name in ("made_by", "task_options"):
+    if name == "made_by":
+        new = value.get("new", []) if isinstance(value, dict) else None
+        return isinstance(new, list) and all(isinstance(variable, str) for variable in new)
+    if name == "task_options":
         return isinstance(value, dict)
     if value is None:
         return True
     if name == "labels":
         return isinstance(value, list) and all(isinstance(label, str) for label in value)
     if name == "max_seq_length":
-        return isinstance(value, int) and value > 0
+        return isinstance(value, int) and not isinstance(value, bool) and value > 0
     return isinstance(value, bool if name in ("do_lower_case", "keep_accents") else str)
 
 
@@ -321,6 +333,7 @@ def read_tensors(prefix: str | os.PathLike) -> dict[str, "np.ndarray"]:
 
     Raises UserError where a file is missing, truncated or damaged.
     """
+    import numpy as np
     import tensorflow as tf
 
     prefix = pathlib.Path(prefix)
@@ -334,7 +347,8 @@ def read_tensors(prefix: str | os.PathLike) -> dict[str, "np.ndarray"]:
         endings = [file.name.removeprefix(prefix.name) for file in (index, *data)]
         with files.plainly_named(prefix, endings) as found:
             reader = tf.train.load_checkpoint(str(found))
-            return {name: reader.get_tensor(name) for name in sorted(reader.get_variable_to_shape_map())}
+            names = sorted(reader.get_variable_to_shape_map())
+            return {name: np.asarray(reader.get_tensor(name)) for name in names}  # a scalar text comes as bytes
     except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:  # IndexError: the file ends early
         reason = str(error).splitlines()[0][:200]
         raise UserError(f"the checkpoint {prefix} is truncated or damaged ({reason}); copy it again") from error

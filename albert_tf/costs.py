@@ -6,10 +6,12 @@ a few per cent of them. The counts follow the code: the last layer runs only at 
 Axes: B rows, S sequence, P predictions, H hidden, E embedding, V vocabulary.
 """
 
+import os
 from collections.abc import Collection
 from typing import NamedTuple
 
 from albert_tf.config import AlbertConfig, block_plan
+from albert_tf.errors import UserError
 
 PRETRAINING_HEADS = ("masked_lm", "sentence_order")
 LAYER_PARTS = ("query_key_value", "scores", "context", "attention_output", "feed_forward")  # run again by recomputation
@@ -48,6 +50,24 @@ def parameters(config: AlbertConfig, heads: Collection[str] = PRETRAINING_HEADS)
     if "sentence_order" in heads:
         counts["sentence_order"] = 2 * width + 2
     return counts
+
+
+def check_weights_fit(config: AlbertConfig) -> None:
+    """Refuses sizes whose weights alone, in float32, are more than this machine's memory. Raises UserError."""
+    needed, memory = 4 * sum(parameters(config, ()).values()), _physical_memory()
+    if memory is not None and needed > memory:
+        raise UserError(
+            f"a model of vocab_size {config.vocab_size}, hidden_size {config.hidden_size}, intermediate_size "
+            f"{config.intermediate_size} has {needed / 1e9:,.1f} GB of weights, this machine {memory / 1e9:,.1f} GB of "
+            "memory; correct the configuration"
+        )
+
+
+def _physical_memory() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return None
 
 
 def layer_parameters(config: AlbertConfig) -> int:

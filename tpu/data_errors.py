@@ -1,6 +1,8 @@
 """Records that turn out to be damaged, or are gone, while a run reads them."""
 
 import contextlib
+import os
+import re
 import sys
 from collections.abc import Iterator
 
@@ -8,6 +10,12 @@ import tensorflow as tf
 
 from albert_tf.errors import UserError
 from albert_tf.pretraining import record_source
+
+# What the input pipeline says of a record, and TensorFlow's parser of one that is no example or lacks a feature.
+_OF_RECORDS = re.compile(
+    r"a (file|record)[^\n]{0,80} records\.json says[^\n\]]{0,80}|Could not parse example input"
+    r"|(Key|Feature): \w+[^\n]{0,60}(Data types don't match|Can't parse|is required|Number of \w+ values)"
+)
 
 
 @contextlib.contextmanager
@@ -22,7 +30,14 @@ def named_by_file(*sources: record_source.RecordSource) -> Iterator[None]:
         found = record_source.locate_corruption(list(paths))
         raise found or UserError(f"the records could not be read: {reason}; check the disk and run again") from error
     except tf.errors.InvalidArgumentError as error:
-        if "records.json says" not in error.message:
+        found = _OF_RECORDS.search(error.message)
+        if found is None:
             raise
-        reason = error.message.splitlines()[0]
-        raise UserError(f"{reason}: copy the records again, all of them, and run again") from error
+        raise _unfit(found[0], sources) from error
+    except UnicodeDecodeError as error:  # TensorFlow quotes the record
+        raise _unfit("a record is no tf.train.Example", sources) from error
+
+
+def _unfit(what: str, sources: tuple[record_source.RecordSource, ...]) -> UserError:
+    folders = ", ".join(dict.fromkeys(os.path.dirname(path) for source in sources for path in source.paths))
+    return UserError(f"{what} (records in {folders}): copy or make the records again, all of them, and run again")

@@ -93,7 +93,9 @@ class RunFolder:
                 f"{self.path} holds a run of {before.get('command')!r}, not of {command!r}; give another --output_dir"
             )
         now = json.loads(json.dumps(settings))  # as it will be read back
-        then = before.get("settings", {})
+        then = before.get("settings")
+        if not isinstance(then, dict):
+            raise UserError(f"{self.path / RUN_FILE} is damaged: found settings {then!r}; give another --output_dir")
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         if changed:
             first = changed[0]

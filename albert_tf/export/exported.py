@@ -56,9 +56,10 @@ def load_exported(path: str | os.PathLike) -> ExportedModel:
             "model again, or give the model folder"
         )
     names = {field.name for field in dataclasses.fields(checkpoints.ModelInfo)}
-    known = {name: value for name, value in manifest.items() if name in names and name != "labels"}
-    labels = manifest.get("labels")
-    info = checkpoints.ModelInfo(**known, labels=None if labels is None else tuple(labels))
+    known = {name: value for name, value in manifest.items() if name in names}
+    info = checkpoints.info_from(known, folder / MANIFEST_FILE)
+    if not isinstance(manifest.get("ops", {}), dict):
+        raise UserError(f"{folder / MANIFEST_FILE} is damaged: found ops {manifest['ops']!r}; export the model again")
     return ExportedModel(
         path=folder,
         manifest=manifest,

@@ -187,6 +187,7 @@ def parse_rows(serialized: tf.Tensor, *, info: RecordsInfo, unmask: bool = False
     [B].
     """
     rows = _parse_dynamic(serialized, info) if info.masking == "dynamic" else _parse_static(serialized, info)
+    rows = _in_range(rows, info)
     if unmask and info.masking == "static":
         rows = _unmask(rows)
     weight = 0.0 if info.objective == "none" else 1.0
@@ -321,11 +322,12 @@ def _parse_dynamic(serialized: tf.Tensor, info: RecordsInfo) -> Rows:
     too_long = "a record holds more tokens than records.json says"  # decode_raw would cut it in silence
     with tf.control_dependencies([tf.debugging.assert_less_equal(length, info.max_seq_length, too_long)]):
         length = tf.identity(length)
+        first_length = tf.cast(parsed["segment_a_length"], tf.int32)
         tokens = tf.io.decode_raw(parsed["tokens"], kind, fixed_length=info.max_seq_length * kind.size)
     return {
         "tokens": tf.ensure_shape(tf.cast(tokens, tf.int32), [serialized.shape[0], info.max_seq_length]),
         "length": length,
-        "first_length": tf.cast(parsed["segment_a_length"], tf.int32),
+        "first_length": first_length,
         "sentence_labels": tf.cast(parsed["sentence_label"], tf.int32),
     }
 
@@ -348,6 +350,20 @@ def _parse_static(serialized: tf.Tensor, info: RecordsInfo) -> Rows:
     rows = {key: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for key, value in parsed.items()}
     rows["sentence_labels"] = rows.pop("next_sentence_labels")
     return rows
+
+
+def _in_range(rows: Rows, info: RecordsInfo) -> Rows:
+    """The same rows; reading them fails where a number has no place in the model, which would fail at a random spot."""
+    ids = dict.fromkeys(("tokens", "input_ids", "masked_lm_ids"), info.vocab_size)
+    flags = dict.fromkeys(("input_mask", "segment_ids", "sentence_labels"), 2)
+    limits = {**ids, **flags, "masked_lm_positions": info.max_seq_length, "first_length": info.max_seq_length + 1}
+    checks = []
+    for name in filter(rows.__contains__, limits):
+        fits = tf.reduce_all((rows[name] >= 0) & (rows[name] < limits[name]))
+        message = f"a record has {name} that are not from 0 to {limits[name] - 1}, as records.json says"
+        checks.append(tf.debugging.Assert(fits, [message]))
+    with tf.control_dependencies(checks):
+        return {name: tf.identity(value) for name, value in rows.items()}
 
 
 def _unmask(rows: Rows) -> Rows:

@@ -19,6 +19,7 @@ DESCRIPTION = "records.json"
 FORMAT_VERSION = 1
 OBJECTIVES = ("sop", "nsp", "none")
 MASKINGS = ("dynamic", "static")
+_LONGEST_ROW = 65_536  # tokens; more is damage
 _HEADER, _FOOTER = 12, 4  # bytes before and after a payload
 
 
@@ -75,16 +76,20 @@ class RecordsInfo:
         names = {field.name for field in dataclasses.fields(cls)}
         if wrong := sorted(names ^ set(value)):
             raise UserError(f"{path} is damaged: missing or unknown {', '.join(wrong)}; make the records again")
-        try:
-            info = cls(**{**value, "shards": tuple(Shard(**shard) for shard in value["shards"])})
-        except TypeError as error:
+        keys = {field.name for field in dataclasses.fields(Shard)}
+        shards = value["shards"]
+        if not isinstance(shards, list) or not all(isinstance(one, dict) and set(one) == keys for one in shards):
             raise UserError(
-                f"{path} is damaged: its list of shards is not one ({error}); make the records again"
-            ) from error
+                f"{path} is damaged: its list of shards is not one of {sorted(keys)}; make the records again"
+            )
+        info = cls(**{**value, "shards": tuple(Shard(**shard) for shard in shards)})
         wrong = [field for part in (info, *info.shards) for field in _misfits(part)]
         if wrong or not isinstance(info.counts, dict):
             found = wrong[0] if wrong else f"counts {info.counts!r}"
             raise UserError(f"{path} is damaged: found {found}; make the records again")
+        for shard in info.shards:  # elsewhere is none of our business
+            if shard.name in ("", ".", "..") or "/" in shard.name or "\0" in shard.name:
+                raise UserError(f"{path} is damaged: {shard.name!r} is no name of a file beside it; make it again")
         info.validate(folder, size_of)
         return info
 
@@ -101,6 +106,16 @@ class RecordsInfo:
         ):
             if getattr(self, name) not in allowed:
                 raise UserError(f"{path}: {name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
+        for name, least, most in (
+            ("max_seq_length", 1, _LONGEST_ROW),
+            ("max_predictions_per_seq", 1, self.max_seq_length),
+            ("vocab_size", 1, 2**31 - 1),
+            ("random_seed", 0, 2**63 - 1),
+        ):
+            if not least <= getattr(self, name) <= most:
+                raise UserError(f"{path}: {name} is {getattr(self, name)}; expected {least} to {most}")
+        if any(shard.num_records < 0 for shard in self.shards):
+            raise UserError(f"{path} is damaged: a shard has fewer than no records; make the records again")
         for shard in self.shards:
             file = pathlib.Path(folder) / shard.name
             if (size := size_of(shard.name) if size_of else file.stat().st_size if file.is_file() else None) is None:

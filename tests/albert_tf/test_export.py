@@ -221,6 +221,10 @@ def test_a_damaged_or_foreign_export_is_named(ids_export, tmp_path):
     for change, message in (
         ({"format_version": 9}, "format_version 9"),
         ({"format": "hub"}, "format hub: only saved_model"),
+        ({"labels": 5}, "found labels 5"),
+        ({"task_options": []}, r"found task_options \[\]"),
+        ({"do_lower_case": "x"}, "found do_lower_case 'x'"),
+        ({"ops": [1]}, r"found ops \[1\]"),
         ({}, "is damaged"),
     ):
         (tmp_path / "manifest.json").write_text(json.dumps({**values, **change}))

@@ -249,3 +249,13 @@ def test_output_that_cannot_be_written_is_one_line_or_escaped():
     code = "import albert_tf.__main__ as m; m.main = lambda: print(chr(0x2581), chr(0xdcff)) or 0; m.command_line()"
     done = in_new_process("-c", code, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2581 \\udcff\n", "")
+
+
+def test_an_error_is_one_line_that_can_be_read_whatever_the_files_say(sample, capsys):
+    def fail(values):
+        raise UserError("found \x1b[31m\u202e\n\0, " + "x" * 100_000 + "; copy it again")
+
+    sample.action = fail
+    code, out, err = run_line(capsys, "sample", "--input_file=a")
+    assert (code, out) == (2, "") and len(err) < 1700 and err.count("\n") == 1
+    assert err.startswith("albert_tf sample: found \\x1b[31m\\u202e \\x00, xxx") and err.endswith("; copy it again\n")

@@ -53,6 +53,14 @@ def test_other_floating_point_numbers(released, tmp_path, dtype):
     np.testing.assert_array_equal(kernel, tensors["bert/pooler/dense/kernel"].astype(dtype).astype(np.float32))
 
 
+def test_text_in_place_of_weights(write, random_model, refused):
+    folder = write("native", random_model())
+    prefix = folder / "weights-0"
+    for odd in (np.array("x"), np.array(["x"])):
+        checkpoints.write_tensors(prefix, {**checkpoints.read_tensors(prefix), "encoder/pooler/bias": odd})
+        assert "encoder/pooler/bias has shape" in refused(folder, to="huggingface")
+
+
 def test_head_of_one_number(released, refused):
     prefix = released / "model.ckpt-best"
     checkpoints.write_tensors(prefix, {**checkpoints.read_tensors(prefix), "output_weights": np.float32(1)})

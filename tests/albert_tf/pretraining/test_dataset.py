@@ -390,3 +390,15 @@ def test_a_record_longer_than_described_is_refused(tmp_path, write_records, trai
     source = open_records(write_records(tmp_path / "records", make=lambda number: make_row(number, size=40)))
     with pytest.raises(tf.errors.InvalidArgumentError, match="more tokens than records.json says"):
         take(training(source), 12)
+
+
+@pytest.mark.parametrize("name", ["tokens", "first_length", "sentence_labels"])
+def test_numbers_without_a_place_in_the_model_are_refused(tmp_path, write_records, training, name):
+    def make(number):
+        tokens, first, label = make_row(number)
+        tokens[2] = 500 if name == "tokens" else tokens[2]
+        return tokens, 17 if name == "first_length" else first, 2 if name == "sentence_labels" else label
+
+    source = open_records(write_records(tmp_path / "records", make=make))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"a record has {name} that are not from 0 to"):
+        take(training(source), 12)

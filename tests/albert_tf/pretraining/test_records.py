@@ -155,6 +155,10 @@ def test_description_round_trip(folder):
         ({"counts": [1]}, "found counts"),
         ({"num_records": True}, "found num_records True"),
         ({"masked_lm_prob": "0.15"}, "found masked_lm_prob '0.15'"),
+        ({"shards": ["x"]}, "list of shards"),
+        ({"max_predictions_per_seq": 10**9}, "max_predictions_per_seq is 1000000000; expected 1 to"),
+        ({"max_seq_length": -1}, "max_seq_length is -1; expected 1 to"),
+        ({"vocab_size": 2**40}, "vocab_size is"),
     ],
 )
 def test_damaged_descriptions(folder, change, words):
@@ -162,6 +166,16 @@ def test_damaged_descriptions(folder, change, words):
     value = json.loads((path / DESCRIPTION).read_text()) | change
     (path / DESCRIPTION).write_text(json.dumps({key: item for key, item in value.items() if item is not None}))
     with pytest.raises(UserError, match=words):
+        RecordsInfo.read(path)
+
+
+@pytest.mark.parametrize("name", ["../other/records-00000-of-00002.tfrecord", "/etc/passwd", "", "..", "a\0b"])
+def test_shards_elsewhere_are_not_opened(folder, name):
+    path, _ = folder
+    value = json.loads((path / DESCRIPTION).read_text())
+    value["shards"][0]["name"] = name
+    (path / DESCRIPTION).write_text(json.dumps(value))
+    with pytest.raises(UserError, match="is no name of a file beside it"):
         RecordsInfo.read(path)
 
 
