@@ -143,6 +143,21 @@ def test_a_record_that_broke_is_named_and_may_be_left_out(pretrain, refused, rec
     assert code == 0 and "WARNING: 1 damaged records are left out" in said, said
 
 
+def test_a_shard_replaced_under_a_run_is_one_line(refused, records, tmp_path, monkeypatch):
+    """An empty file takes the place of a shard while the run goes through the records again and again."""
+    data = shutil.copytree(records, tmp_path / "data")
+    tell = Progress.training
+
+    def training(self, step, *arguments):
+        tell(self, step, *arguments)
+        (tmp_path / "empty").write_bytes(b"")
+        os.replace(tmp_path / "empty", data / "records-00001-of-00003.tfrecord")
+
+    monkeypatch.setattr(Progress, "training", training)
+    flags = {"num_train_steps": 10_000, "num_warmup_steps": 0, "train_batch_size": 64, "save_checkpoints_steps": 10_000}
+    refused(data, tmp_path / "run", **flags, words=["fewer than records.json says"])
+
+
 # Kills
 
 

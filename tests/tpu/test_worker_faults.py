@@ -19,8 +19,10 @@ import numpy as np
 import pytest
 
 from albert_tf import checkpoints
+from albert_tf.errors import UserError
 from tpu.cluster import TRY_AGAIN, Cluster
 from tpu.meeting import meet
+from tpu.run_folder import RunFolder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS, SAVE = 240, 16
@@ -73,14 +75,17 @@ def finish(programs):
     assert codes == [0] * len(codes), "\n".join(program.said()[-2000:] for program in programs)
 
 
-def in_the_midst(programs):
+def in_the_midst(programs, *, saved=None):
     """Waits until the run has saved and gone on: there is a line after the first step, and before each save."""
-    programs[0].wait_for("| loss ", times=3)
+    if saved is None:
+        programs[0].wait_for("| loss ", times=3)
+    else:
+        programs[0].wait_for(f"step {saved + SAVE}/{STEPS} | loss ")
 
 
-def kill_one(programs, victim):
+def kill_one(programs, victim, *, saved=None):
     """Kills one worker in the midst of the run; every other one must end, soon, with its name."""
-    in_the_midst(programs)
+    in_the_midst(programs, saved=saved)
     programs[victim].send(signal.SIGKILL)
     assert programs[victim].code() == -signal.SIGKILL
     for program in programs:
@@ -91,6 +96,45 @@ def kill_one(programs, victim):
             assert "Traceback" not in program.said()
 
 
+def stop_all(programs, told, run):
+    """Tells some workers to stop in the midst of the run: all must, at one step, which is saved and given back."""
+    in_the_midst(programs)
+    for index in told:
+        programs[index].send(signal.SIGTERM)
+    codes = [program.code() for program in programs]
+    assert codes == [128 + signal.SIGTERM] * len(programs), programs[0].said()[-3000:]
+    step = step_of(run)
+    for program in programs:
+        assert program.said().splitlines()[-1] == (
+            f"stopped by signal 15 at step {step}, saved; the same command goes on"
+        )
+    return step
+
+
+def test_workers_that_are_lost_or_told_to_stop_go_on_to_the_same_weights(workers, tmp_path):
+    """A lost worker, then a checkpoint that is cut off, then a lost chief, then SIGTERM to both.
+
+    The first two starts save after the same step, and the second of them begins before it. The slow tests, from a whole
+    run's weights, do all of this one by one.
+    """
+    newest = tmp_path / "run" / "checkpoints" / "ckpt-32.data-00000-of-00001"
+    kept = {"keep_checkpoints": 100}
+    kill_one(workers(**kept), 1, saved=32)
+    before = checkpoints.read_tensors(newest.with_name("ckpt-32"))
+    for path in newest.parent.glob("ckpt-*"):
+        if int(re.search(r"ckpt-(\d+)", path.name)[1]) > 32:
+            path.unlink()
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    again = workers(**kept)
+    kill_one(again, 0, saved=32)
+    assert "ckpt-32 cannot be read" in again[0].said() and "resuming at step 16\n" in again[0].said()
+    for name, value in checkpoints.read_tensors(newest.with_name("ckpt-32")).items():
+        if "SAVE_COUNTER" not in name.upper() and "_CHECKPOINTABLE" not in name:
+            np.testing.assert_array_equal(value, before[name], err_msg=name)
+    stop_all(workers(**kept), [0, 1], tmp_path / "run")
+
+
+@pytest.mark.slow
 def test_a_lost_worker_and_a_lost_chief_end_the_others_and_cost_nothing(workers, weights_of_whole_run, tmp_path):
     for victim in (1, 0):
         kill_one(workers(), victim)
@@ -119,18 +163,10 @@ def test_a_frozen_worker_is_named(workers, weights_of_whole_run, tmp_path):
     assert_same_weights(tmp_path / "run", weights_of_whole_run(2))
 
 
-@pytest.mark.parametrize("told", [pytest.param([1], marks=pytest.mark.slow, id="one"), pytest.param([0, 1], id="all")])
+@pytest.mark.slow
+@pytest.mark.parametrize("told", [[1], [0, 1]])
 def test_sigterm_stops_all_workers_at_one_step_and_they_go_on(workers, weights_of_whole_run, tmp_path, told):
-    programs = workers()
-    in_the_midst(programs)
-    for index in told:
-        programs[index].send(signal.SIGTERM)
-    assert [program.code() for program in programs] == [128 + signal.SIGTERM] * 2, programs[0].said()[-3000:]
-    step = step_of(tmp_path / "run")
-    for program in programs:
-        assert program.said().splitlines()[-1] == (
-            f"stopped by signal 15 at step {step}, saved; the same command goes on"
-        )
+    step = stop_all(workers(), told, tmp_path / "run")
     again = workers()
     finish(again)
     assert f"resuming at step {step}" in again[0].said()
@@ -140,11 +176,11 @@ def test_sigterm_stops_all_workers_at_one_step_and_they_go_on(workers, weights_o
 @pytest.mark.parametrize("present", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_worker_that_never_comes_is_named(workers, tmp_path, present):
     """More of this in test_meeting.py."""
-    (program,) = workers(only=[present], cluster_timeout=4)
+    (program,) = workers(only=[present], cluster_timeout=2)
     assert program.code(60) == TRY_AGAIN, program.said()
     missing = program.addresses[1 - present]
     last = program.said().splitlines()[-1]
-    assert f"worker {1 - present} ({missing}" in last and "did not come within 4 seconds" in last, last
+    assert f"worker {1 - present} ({missing}" in last and "did not come within 2 seconds" in last, last
     assert not (tmp_path / "run").exists()
 
 
@@ -163,7 +199,7 @@ def test_a_port_that_is_taken_is_one_line(start, make_command, records, tmp_path
 
 def test_a_worker_lost_between_the_meeting_and_the_start_of_tensorflow_keeps_nobody_for_ever(workers, tmp_path):
     """This test comes to the meeting in the place of worker 1, and leaves."""
-    (program,) = workers(only=[0], cluster_timeout=5)
+    (program,) = workers(only=[0], cluster_timeout=3)
     assert meet(Cluster(tuple(program.addresses), 1), 60) == {}
     assert program.code(60) == -signal.SIGALRM, program.said()
     assert "all 2 have come\n" in program.said() and not (tmp_path / "run").exists()
@@ -172,12 +208,40 @@ def test_a_worker_lost_between_the_meeting_and_the_start_of_tensorflow_keeps_nob
 # One process
 
 
+def test_a_folder_is_locked_by_a_process_that_lives_and_free_after_its_death(tmp_path):
+    """The slow twin has whole runs instead of processes that do no more than open the folder."""
+
+    def opened():
+        return RunFolder(tmp_path / "run", command="pretrain", settings={"seed": 1}, adjustable={})
+
+    come, gone = os.pipe()
+    process = os.fork()
+    if not process:
+        folder = opened()
+        os.write(gone, b"open")
+        time.sleep(600)
+        os._exit(folder.resumed)
+    try:
+        assert os.read(come, 4) == b"open"
+        os.kill(process, signal.SIGSTOP)
+        with pytest.raises(UserError, match=rf"is in use by another run \(process {process} on "):
+            opened()
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        os.close(come)
+        os.close(gone)
+    with contextlib.closing(opened()) as folder:
+        assert folder.resumed
+
+
 def wait_for_a_checkpoint(run):
     deadline = time.monotonic() + 120
     while not (run / "model.json").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_folder_is_locked_by_a_living_run_and_free_after_its_death(start, make_command, refused, records, tmp_path):
     arguments = make_command(records, tmp_path / "run", num_train_steps=5000, save_checkpoints_steps=4)
     first = start(arguments)
@@ -212,7 +276,9 @@ def test_a_read_that_never_ends_ends_the_run(start, make_command, records, tmp_p
     assert "Traceback" not in program.said()
 
 
-def test_a_shard_replaced_under_a_run_is_one_line(start, make_command, records, tmp_path):
+@pytest.mark.slow
+def test_a_shard_replaced_under_a_process_of_its_own(start, make_command, records, tmp_path):
+    """The quick twin is in test_faults.py."""
     data = shutil.copytree(records, tmp_path / "data")
     flags = {"num_train_steps": 100_000, "num_warmup_steps": 0, "eval_every_steps": 100_000}
     program = start(make_command(data, tmp_path / "run", train_batch_size=64, **flags))
@@ -224,8 +290,12 @@ def test_a_shard_replaced_under_a_run_is_one_line(start, make_command, records, 
     assert "Traceback" not in program.said()
 
 
+@pytest.mark.slow
 def test_a_full_disk_in_a_process_of_its_own(start, make_command, records, tmp_path):
-    """The limit of the file size stands for a full disk: the write fails within TensorFlow, as there."""
+    """The limit of the file size stands for a full disk: the write fails within TensorFlow, as there.
+
+    The quick twin is test_a_full_disk_keeps_what_was_saved in test_faults.py.
+    """
     arguments = make_command(records, tmp_path / "run", num_train_steps=5000, save_checkpoints_steps=4)
     program = start(arguments)
     program.wait_for("| loss ")
@@ -249,7 +319,7 @@ def test_a_full_disk_in_a_process_of_its_own(start, make_command, records, tmp_p
 def test_a_disk_that_is_really_full(make_command, records, tmp_path):
     """A disk of 1.5 MB in memory, in a name space of its own; it is enlarged before the same command is given again.
 
-    The quick twin is test_a_full_disk_in_a_process_of_its_own.
+    The quick twin is test_a_full_disk_keeps_what_was_saved in test_faults.py.
     """
     run = tmp_path / "run"
     run.mkdir()
@@ -310,7 +380,9 @@ def finetune(finished, tmp_path):
     return arguments
 
 
+@pytest.mark.slow
 def test_fine_tuning_survives_sigterm_and_a_kill(start, finetune, tmp_path):
+    """The quick twins are in tests/tasks/test_finetune.py."""
     whole = start(finetune("whole"))
     assert whole.code() == 0, whole.said()[-3000:]
     told = start(finetune("run"))
