@@ -78,13 +78,21 @@ def measure(arguments: argparse.Namespace, *, whole: bool, say: Callable[[str], 
         log=log,
     )
     say(f"what the systems' libraries print goes to {log}")
+    partial = log.with_suffix(".json")
+    say(f"what is measured is kept in {partial}; --results={partial} --output=PAGE.md makes a report of it")
     start = time.perf_counter()
     data: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.peers", *sys.argv[1:]]) if not whole else "make bench",
         "machine": report.machine(),
         "python": platform.python_version(),
-        "results": runner.run(chosen_cases(arguments.cases, arguments.systems), settings, say=say),
     }
+
+    def keep(results: runner.Results) -> None:
+        files.write_json(
+            partial, {**data, "results": {name: case for name, case in results.items() if case["systems"]}}
+        )
+
+    data["results"] = runner.run(chosen_cases(arguments.cases, arguments.systems), settings, say=say, keep=keep)
     if goals.LARGEST_CASE in data["results"]:
         data["estimated_bytes"] = estimated_bytes()
     if whole:

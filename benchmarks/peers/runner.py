@@ -118,8 +118,9 @@ def run(
     *,
     start: Callable[[str, Settings], Process] = Worker,
     say: Callable[[str], None] = print,
+    keep: Callable[[Results], None] = lambda results: None,
 ) -> Results:
-    """Measures cases, each with its systems.
+    """Measures cases, each with its systems; `keep` is given what there is after each case.
 
     Cases beside each other that share work (shape and precision) and systems share processes. A system that fails is
     left out of the rest of that group and listed under "skipped".
@@ -130,6 +131,7 @@ def run(
         try:
             for case, _ in group:
                 _run_case(case, systems, settings, start=start, say=say, processes=processes, result=results[case.name])
+                keep(results)
         finally:
             for process in processes.values():
                 process.close()
