@@ -80,7 +80,6 @@ def _ids_function(
     folder: pathlib.Path, manifest: dict[str, Any]
 ) -> Callable[[dict[str, "np.ndarray"]], dict[str, "np.ndarray"]]:
     import tensorflow as tf
-    from google.protobuf.message import DecodeError
 
     from albert_tf.tokenization import in_graph
 
@@ -89,13 +88,20 @@ def _ids_function(
     try:
         model = tf.saved_model.load(str(folder))
         function = model.signatures["ids" if "ids" in model.signatures else "serving_default"]
-    except (DecodeError, KeyError, OSError, ValueError, tf.errors.OpError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise UserError(f"the export {folder} is damaged ({reason}); copy it again, or export again") from error
+    except Exception as error:  # TensorFlow's loader has one for each way in which a graph can be damaged
+        raise _damaged(folder, error) from error
 
     def answer(inputs: dict[str, "np.ndarray"]) -> dict[str, "np.ndarray"]:
         values = {name: tf.constant(value, tf.int32) for name, value in inputs.items()}
-        return {name: value.numpy() for name, value in function(**values).items()}
+        try:
+            return {name: value.numpy() for name, value in function(**values).items()}
+        except (TypeError, ValueError, tf.errors.OpError) as error:  # other inputs, or a graph that contradicts itself
+            raise _damaged(folder, error) from error
 
     answer.model = model  # the function lives as long as the model does
     return answer
+
+
+def _damaged(folder: pathlib.Path, error: Exception) -> UserError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return UserError(f"the export {folder} is damaged ({reason}); copy it again, or export again")

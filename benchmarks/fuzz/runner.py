@@ -23,11 +23,13 @@ def run(seed: int, first: int, count: int, material: pathlib.Path) -> Iterator[V
         watch.make_outside(material, scratch / "outside")
         number, end = first, first + count
         while number < end:
-            verdicts, code = _work(seed, number, min(_CASES_A_WORKER, end - number), material, scratch)
-            yield from verdicts
-            number += len(verdicts)
-            if code:
-                yield _death(seed, number, code, material, scratch)
+            worker = _start(seed, number, min(_CASES_A_WORKER, end - number), material, scratch)
+            with worker:
+                for line in worker.stdout:
+                    yield Verdict(**json.loads(line))
+                    number += 1
+            if worker.returncode:
+                yield _death(seed, number, worker.returncode, material, scratch)
                 number += 1
 
 
@@ -43,30 +45,19 @@ def run_command_lines(seed: int, numbers: list[int], material: pathlib.Path) -> 
             yield judge.run_command_line(case)
 
 
-def _work(
-    seed: int, first: int, count: int, material: pathlib.Path, scratch: pathlib.Path
-) -> tuple[list[Verdict], int]:
-    """Verdicts of one worker, and its exit code: not 0 where the case after them was its end."""
-    results = scratch / "results.jsonl"
-    results.unlink(missing_ok=True)
+def _start(seed: int, first: int, count: int, material: pathlib.Path, scratch: pathlib.Path) -> subprocess.Popen:
+    """A worker; where its exit code is not 0, the case after those it gave verdicts on was its end."""
     settings = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "2", "TF_NUM_INTEROP_THREADS": "2"}
-    with open(scratch / "worker.log", "ab") as log:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.fuzz.worker",
-                *map(str, (seed, first, count, material, scratch, results)),
-            ],
+    with open(scratch / "worker.log", "wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.fuzz.worker", *map(str, (seed, first, count, material, scratch))],
             cwd=pathlib.Path(__file__).resolve().parents[2],
             env={**os.environ, **settings},
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=subprocess.PIPE,
             stderr=log,
+            text=True,
         )
-    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-    verdicts = [Verdict(**json.loads(line)) for line in lines]
-    return verdicts, done.returncode if len(verdicts) < count else 0
 
 
 def _death(seed: int, number: int, code: int, material: pathlib.Path, scratch: pathlib.Path) -> Verdict:

@@ -1,6 +1,7 @@
 """Exports of encoders: SavedModels on ids and text, TF-Hub's two models, TensorFlow Lite files."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -230,6 +231,14 @@ def test_a_damaged_or_foreign_export_is_named(ids_export, tmp_path):
         (tmp_path / "manifest.json").write_text(json.dumps({**values, **change}))
         with pytest.raises(UserError, match=message):
             load_exported(tmp_path)
+
+
+def test_an_export_whose_graph_has_an_unknown_op_is_named(ids_export, tmp_path):
+    shutil.copytree(ids_export[0], tmp_path / "export")
+    graph = tmp_path / "export" / "saved_model.pb"
+    graph.write_bytes(graph.read_bytes().replace(b"MatMul", b"MatMux"))
+    with pytest.raises(UserError, match="the export .* is damaged .*MatMux"):
+        load_exported(tmp_path / "export")
 
 
 def test_comparison_refuses():
