@@ -165,6 +165,8 @@ def _parse(name: str, flag_values: flags.FlagValues, arguments: Sequence[str]) -
     except flags.IllegalFlagValueError as error:
         problem = _failed_check(flag_values, error) if flag_values.is_parsed() else _wrong_type(flag_values, error)
         raise UserError(f"{problem}; {more}") from error
+    except RecursionError as error:  # absl compares an unknown flag with its own ones, a letter a call
+        raise UserError(f"unknown flag {max(arguments, key=len)[:60]}...; {more}") from error
     except (flags.Error, ValueError) as error:  # no value, an unreadable --flagfile, --noflag=value
         raise UserError(f"{str(error).removeprefix('ERROR:: ')}; {more}") from error
     if stray:

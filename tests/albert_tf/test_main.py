@@ -259,3 +259,8 @@ def test_an_error_is_one_line_that_can_be_read_whatever_the_files_say(sample, ca
     code, out, err = run_line(capsys, "sample", "--input_file=a")
     assert (code, out) == (2, "") and len(err) < 1700 and err.count("\n") == 1
     assert err.startswith("albert_tf sample: found \\x1b[31m\\u202e \\x00, xxx") and err.endswith("; copy it again\n")
+
+
+def test_a_flag_with_a_very_long_name(sample, capsys):
+    code, out, err = run_line(capsys, "sample", "--input_file=a", "--" + "y" * 5000)
+    assert (code, out) == (2, "") and err.startswith("albert_tf sample: unknown flag --yyy") and len(err) < 200
