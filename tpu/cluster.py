@@ -82,7 +82,7 @@ class Workers:
         self.count, self.is_chief = len(self.cluster.addresses), self.cluster.index == 0
         self._strategy = strategy
         self._replicas = strategy.num_replicas_in_sync // self.count  # of one worker
-        self._all_sums = tf.function(self._replicated_sums)
+        self._all_sums = tf.function(self._replicated_sums, autograph=False)
 
     def exchange(self, *values: int) -> np.ndarray:
         """What every worker gave, int64 [workers, values]; all must call it at the same point of the run."""

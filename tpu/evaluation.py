@@ -17,9 +17,8 @@ def batches(
     source: RecordSource, batching: datasets.Batching, strategy: tf.distribute.Strategy, **options: Any
 ) -> tf.distribute.DistributedDataset:
     """dataset.evaluation_dataset with these options, shared out over the strategy's replicas."""
-    return strategy.distribute_datasets_from_function(
-        lambda context: datasets.evaluation_dataset(source, batching.share(context), **options)
-    )
+    make = tf.autograph.experimental.do_not_convert(datasets.evaluation_dataset)  # as for training
+    return strategy.distribute_datasets_from_function(lambda context: make(source, batching.share(context), **options))
 
 
 class PretrainingEvaluator:
@@ -27,7 +26,7 @@ class PretrainingEvaluator:
 
     def __init__(self, model: Model, dataset: Iterable[dict[str, tf.Tensor]], strategy: tf.distribute.Strategy) -> None:
         self._model, self._dataset, self._strategy = model, dataset, strategy
-        self._step = tf.function(self._global_step)
+        self._step = tf.function(tf.autograph.experimental.do_not_convert(self._global_step))
 
     def evaluate(self, stop_wanted: Callable[[], int] = lambda: 0) -> dict[str, float]:
         """One pass; it ends early, with an empty answer, once `stop_wanted` gives something (a signal's number).

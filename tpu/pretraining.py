@@ -219,6 +219,7 @@ def _training_data(
         seed=settings.seed,
         max_predictions_per_seq=settings.max_predictions_per_seq,
     )
+    make = tf.autograph.experimental.do_not_convert(make)  # it has no need of it, and starts seconds sooner
     return where.distribute_datasets_from_function(
         lambda context: make(
             data.source, batching.share(context), start_position=start * settings.train_batch_size

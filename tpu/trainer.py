@@ -40,8 +40,10 @@ class PretrainingTrainer(orbit.StandardTrainer):
         self._scales_loss = isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
         self.global_step, self.seed, self.grad_accum_steps = global_step, seed, grad_accum_steps
         self._weights = list(model.named_variables().values())
-        self._gradients = tf.function(self._micro_gradients, jit_compile=jit_compile or None)
-        self._step = self._replicated_step if loop_on_device else tf.function(self._replicated_step)
+        # No function here needs AutoGraph, which takes seconds at each start; orbit's own loop (loop_on_device) does.
+        unconverted = tf.autograph.experimental.do_not_convert
+        self._gradients = tf.function(unconverted(self._micro_gradients), jit_compile=jit_compile or None)
+        self._step = self._replicated_step if loop_on_device else tf.function(unconverted(self._replicated_step))
         self._loop_on_device = loop_on_device
         self._waited = 0.0  # seconds
         with strategy.scope():

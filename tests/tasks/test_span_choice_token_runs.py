@@ -15,6 +15,10 @@ COLOURS = ("green", "white", "brown", "black")
 THINGS = ("bridge", "river", "garden", "letter", "window", "market")
 
 
+def some_slow(names, *, quick):
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 def command(name, **flags):
     """Runs a command in this process and returns its exit code."""
     return main(["albert_tf", name, *(f"--{flag}={value}" for flag, value in flags.items())])
@@ -111,7 +115,7 @@ def trained(tiny_model, tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", some_slow(RUNS, quick=("squad2.0", "race", "tokens")))
 def test_train_evaluate_predict(name, trained, tmp_path, capfd):
     run, data = trained(name)
     result = json.loads((run / "results.json").read_text())
@@ -132,7 +136,7 @@ def test_train_evaluate_predict(name, trained, tmp_path, capfd):
         assert (tmp_path / "pair.out").read_text() == (tmp_path / "test.out").read_text()
 
 
-@pytest.mark.parametrize("name", ["squad1.1", "squad2.0", "race", "tokens"])
+@pytest.mark.parametrize("name", some_slow(["squad1.1", "squad2.0", "race", "tokens"], quick=("squad2.0",)))
 def test_an_interrupted_run_goes_on_to_the_same_end(name, trained, tiny_model, tmp_path, monkeypatch):
     whole, data = trained(name)
     evaluate = TrainingLoop._evaluate
