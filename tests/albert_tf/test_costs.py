@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from albert_tf import checkpoints, costs
 from albert_tf.config import PRESETS, AlbertConfig, preset
+from albert_tf.errors import UserError
 from albert_tf.pretraining import objective
 
 SMALL = AlbertConfig(
@@ -147,3 +148,14 @@ def test_step_time_of_a_ring():
     assert costs.step_time(**given, devices=1) == (3.0, 0.0, 0.5)
     assert costs.step_time(**given, devices=4) == (3.0, 6.0, 0.5)  # each gradient leaves a device 2 x 3/4 times
     assert costs.step_time(**given, devices=4).total == 9.5
+
+
+def test_weights_beyond_the_memory_are_refused(monkeypatch):
+    config = AlbertConfig(hidden_size=64, num_attention_heads=4, intermediate_size=128)
+    monkeypatch.setattr(costs, "_physical_memory", lambda: 4 * sum(costs.parameters(config, ()).values()))
+    costs.check_weights_fit(config)
+    with pytest.raises(UserError, match="hidden_size 68, .* GB of weights, this machine"):
+        costs.check_weights_fit(config.replace(hidden_size=68))
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="correct the configuration"):
+        checkpoints.new_model(config.replace(hidden_size=4_000_000), {})
