@@ -209,6 +209,13 @@ def test_foreign_locked_and_unwritable_folders_are_refused(refused, finished, re
     refused(records, tmp_path / "tuned", words=["run.json is not valid JSON"])
 
 
+@pytest.mark.parametrize("settings", [5, [], None, "x"])
+def test_a_damaged_run_description_is_refused(refused, copy, records, settings):
+    described = json.loads((copy / "run.json").read_text())
+    (copy / "run.json").write_text(json.dumps({**described, "settings": settings}))
+    refused(records, copy, words=["run.json is damaged: found settings"])
+
+
 def test_wrong_input_is_refused_before_work_and_leaves_nothing(
     refused, records, make_records, config_file, tmp_path, tiny_spm
 ):
