@@ -50,7 +50,7 @@ class Settings:
 
     def rounds_of(self, case: Case) -> int:
         """Rounds of a case."""
-        return self.rounds or (1 if case.natural else 2 if _is_long(case) else 4)
+        return self.rounds or (1 if case.natural else 2 if _is_long(case) else 3)
 
     def steps_of(self, case: Case) -> int:
         """Calls of each part in a round."""

@@ -23,7 +23,7 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 def prepare(case: work.Case, variant: str) -> dict[str, Part]:
     """See contract.py."""
-    where = strategy.make_strategy()
+    where = _strategy()
     with where.scope():
         if case.natural:
             return ours_natural.parts(case, where)
@@ -32,6 +32,12 @@ def prepare(case: work.Case, variant: str) -> dict[str, Part]:
         if case.kind == "infer":
             return {STEP: Part(_inference(model, case, variant))}
         return {STEP: Part(_training(model, case, variant, where))}
+
+
+@functools.lru_cache(maxsize=1)
+def _strategy() -> tf.distribute.Strategy:
+    """One for all cases of a process: optimisers are made under the strategy of the model, which is kept as well."""
+    return strategy.make_strategy()
 
 
 @functools.lru_cache(maxsize=1)
