@@ -192,8 +192,8 @@ def _number(value: float | None) -> str:
 
 _PAGE = """# Fine-tuning on real data
 
-MODEL is the small encoder of [pretraining.md](pretraining.md) (`albert_tiny`, 2 million parameters, about an hour of
-pretraining on novels). Each task starts from it and, for comparison, from random weights of the same sizes and the same
+MODEL is the small encoder of [pretraining.md](pretraining.md) (`albert_tiny`, 2 million parameters, at the end of the
+longer run on novels). Each task starts from it and, for comparison, from random weights of the same sizes and the same
 vocabulary (`--random_weights`), three seeds each, with the same rate for both. Such an encoder says whether the pieces
 work together; it is far from the published models, whose weights `albert_tf convert` reads.
 
@@ -207,7 +207,7 @@ runs/squad-train.json is SQuAD/subset20articles.json without the three articles 
 
 {table}
 
-A run marked degenerate answers one class for everything, or chance; the command says so. The spread is the highest
+Two tasks ran at a time on the 2 cores, which the minutes include. A run marked degenerate answers one class for everything, or chance; the command says so. The spread is the highest
 minus the lowest seed.
 
 {remarks}
