@@ -65,7 +65,10 @@ class Feed:
             for numbers in self.batches:
                 yield self.form.batch(self.features, numbers)
 
-        return tf.data.Dataset.from_generator(generate, output_signature=signature).prefetch(4)
+        # There is nothing to tune; and a tuned iterator cannot end before the tuner's next turn, up to a minute away.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return tf.data.Dataset.from_generator(generate, output_signature=signature).prefetch(4).with_options(options)
 
 
 def training_feed(

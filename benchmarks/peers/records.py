@@ -28,7 +28,7 @@ def measure() -> list[str]:
         once.mkdir()
         for name, topic in prose.topics().items():
             (once / f"{name}.txt").write_text(topic, encoding="utf-8")
-        train_vocabulary(str(once), folder / "vocabulary", vocab_size=4000, report=lambda line: None)
+        train_vocabulary(str(once), folder / "vocabulary", vocab_size=2000, report=lambda line: None)
         command = [sys.executable, "-m", "benchmarks.records_creation", f"--input_file={text}", "--times=0"]
         command += [f"--spm_model_file={folder / 'vocabulary' / 'spiece.model'}", "--max_seq_length=128"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
