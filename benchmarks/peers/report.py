@@ -30,7 +30,11 @@ def machine() -> str:
 
 
 def document(data: dict[str, Any], *, picture: str | None = None) -> str:
-    """The whole report; `data` is what performance.json holds: machine, command, results, records, estimated_bytes."""
+    """The whole report.
+
+    `data` is what performance.json holds: machine, command, results, records, estimated_bytes, and remarks, lines of
+    Markdown that are written into it by hand.
+    """
     results: Results = data["results"]
     lines = [
         "# Speed and memory beside the peers",
@@ -41,6 +45,7 @@ def document(data: dict[str, Any], *, picture: str | None = None) -> str:
         *_METHOD,
         "",
         *_goals(data),
+        *(["", "### Remarks on this run", "", *data["remarks"]] if data.get("remarks") else []),
     ]
     lines += ["", f"![ratios]({picture})"] if picture else []
     for name, (case, _) in catalog.CASES.items():
