@@ -166,9 +166,8 @@ encoder as a classifier calls it. `{command}` makes this page.
 
 {table}
 
-"Products with weights" includes biases and activations where TensorFlow fuses them with the product (inference), and
-the products that sum the gradients of biases. "Attention between tokens" is scores, softmax, context and the transposes
-around them. The products of matrices alone are those of the same step, shape by shape, without anything between them:
+"Products with weights" includes biases and activations where TensorFlow fuses them with the product (inference).
+"Attention between tokens" is scores, softmax, context and the transposes around them. The products of matrices alone are those of the same step, shape by shape, without anything between them:
 the limit that a step on this processor can come to.
 
 ## What is left, and why
@@ -177,8 +176,8 @@ the limit that a step on this processor can come to.
   GELU, whose input the backward pass needs, so that it cannot be fused with its product as in inference. Each is bound
   by memory, not by arithmetic.
 - Tried, and not kept as the step took 0.99 to 1.02 times as long (steps of both ways in turn): gradients of GELU and
-  LayerNorm written by hand. In bfloat16 a sigmoid costs more than twice the tanh it replaces. The gradient of a bias as
-  a product with ones is kept: in bfloat16 it takes less than half the time of BiasAddGrad, and sums in float32.
+  LayerNorm written by hand. In bfloat16 a sigmoid costs more than twice the tanh it replaces.
+- Kept: the gradient of a bias as a plain sum over the rows takes less than half the time of BiasAddGrad in bfloat16.
 - Input: `albert_tf pretrain` waited for it 0.1 % of the time in the runs of [pretraining.md](pretraining.md)
   (`input_waiting_share` in metrics.jsonl).
 """

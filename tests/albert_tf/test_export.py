@@ -32,7 +32,7 @@ CONFIG = AlbertConfig(
 # DisableCopyOnRead, which tf.saved_model.save puts beside the weights.
 IDS_OPS = set(
     "AddV2 All AssignVariableOp Assert BatchMatMulV2 BiasAdd Cast ClipByValue ConcatV2 Const DisableCopyOnRead "
-    "Equal Fill GatherV2 GreaterEqual Identity IdentityN Less LessEqual LogicalAnd MatMul Max Maximum Mean "
+    "Equal GatherV2 GreaterEqual Identity IdentityN Less LessEqual LogicalAnd MatMul Max Maximum Mean "
     "MergeV2Checkpoints Min Minimum Mul NoOp Pack Pad PartitionedCall Placeholder Pow ReadVariableOp Reshape "
     "RestoreV2 Rsqrt SaveV2 Select SelectV2 Shape ShardedFilename Softmax SquaredDifference Squeeze "
     "StatefulPartitionedCall StaticRegexFullMatch StopGradient StridedSlice StringJoin Sub Tanh Transpose Unpack "
