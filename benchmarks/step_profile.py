@@ -167,7 +167,8 @@ encoder as a classifier calls it. `{command}` makes this page.
 {table}
 
 "Products with weights" includes biases and activations where TensorFlow fuses them with the product (inference).
-"Attention between tokens" is scores, softmax, context and the transposes around them. The products of matrices alone are those of the same step, shape by shape, without anything between them:
+"Attention between tokens" is scores, softmax, context and the transposes around them. The products of matrices alone
+are those of the same step, shape by shape, without anything between them:
 the limit that a step on this processor can come to.
 
 ## What is left, and why
