@@ -207,7 +207,7 @@ runs/squad-train.json is SQuAD/subset20articles.json without the three articles 
 
 {table}
 
-Two tasks ran at a time on the 2 cores, which the minutes include. A run marked degenerate answers one class for
+Other work shared the 2 cores, which the minutes include. A run marked degenerate answers one class for
 everything, or chance; the command says so. The spread is the highest minus the lowest seed.
 
 {remarks}
