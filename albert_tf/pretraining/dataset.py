@@ -257,9 +257,14 @@ def _chunk_rows(source: RecordSource) -> int:
 
 
 def stream_options() -> tf.data.Options:
-    """In order, and never shared out a second time by tf.distribute."""
+    """In order, never shared out a second time by tf.distribute, and not auto-tuned.
+
+    An auto-tuned iterator cannot end before the tuner's next turn: a run would stand still for seconds, up to a minute,
+    after its last step. Without it AUTOTUNE means as many calls as there are cores, which is what masking wants.
+    """
     options = tf.data.Options()
     options.deterministic = True
+    options.autotune.enabled = False
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )  # workers share already
