@@ -26,6 +26,12 @@ class _OwnColumns:
                 "another one for the label"
             )
 
+    def replace(self, **changes: Any) -> Task:
+        """A copy with other labels, length or options; it reads the columns that its options name."""
+        task = super().replace(**changes)
+        task.layout = _layout(task.options)
+        return task
+
 
 class OwnClassification(_OwnColumns, Classification):
     """Labels are learned from the training file."""
@@ -39,6 +45,9 @@ def make(name: str, *, options: dict[str, Any] | None, labels: Sequence[str] | N
     """The task `classification` or `regression` for the columns that the options name."""
     options = {**DEFAULT_OPTIONS, **(options or {})}
     options["text_columns"] = tuple(options["text_columns"])
-    layout = Layout(texts=options["text_columns"], label=options["label_column"], id="id")
     kind = OwnClassification if name == "classification" else OwnRegression
-    return kind(name, layout=layout, recipe=RECIPE, options=options, labels=labels, **settings)
+    return kind(name, layout=_layout(options), recipe=RECIPE, options=options, labels=labels, **settings)
+
+
+def _layout(options: dict[str, Any]) -> Layout:
+    return Layout(texts=tuple(options["text_columns"]), label=options["label_column"], id="id")

@@ -70,6 +70,8 @@ class TextTask(Task):
 
     def label_of(self, text: str, place: str) -> str | float:
         """The value of a label cell; `place` is file:line for the UserError."""
+        if not text:  # would become a class of its own
+            raise UserError(f"{place}: the label is empty; fill it in, or leave the row out")
         if self.labels is not None and text not in self.labels:
             raise UserError(f"{place}: unknown label {text!r}, expected one of {', '.join(self.labels)}")
         return text

@@ -68,6 +68,16 @@ def test_own_tables(tmp_path, ending, content):
     assert task.learned_from(examples).labels == ("no", "yes")
 
 
+@pytest.mark.parametrize("name", ["classification", "regression"])
+def test_columns_named_later_are_the_ones_that_are_read(tmp_path, name):
+    """As `predict --text_columns=body` does, where the file also has the column of the training data."""
+    path = tmp_path / "mine.tsv"
+    path.write_text("text\tbody\tlabel\tgrade\nold\tnew\t1\t2\n")
+    task = make_task(name).replace(options={"text_columns": ["body"], "label_column": "grade"})
+    (example,) = task.read(path)
+    assert example.texts == ("new",) and float(example.label) == 2
+
+
 def test_numbers_as_labels_are_ordered_as_numbers():
     task = make_task("classification")
     examples = [TextExample(str(i), ("a",), label) for i, label in enumerate(["10", "9", "2"])]
@@ -79,6 +89,7 @@ def test_numbers_as_labels_are_ordered_as_numbers():
     [
         ("regression", "text\tlabel\na\thigh\n", {}, r":2: the label is 'high', expected a number"),
         ("regression", "text\tlabel\na\tnan\n", {}, r":2: the label is 'nan', expected a number"),
+        ("classification", "text\tlabel\na\tx\nb\t \n", {}, r":3: the label is empty"),
         ("classification", "sentence\tlabel\na\tb\n", {}, r":1: no column 'text', found sentence, label"),
         ("classification", "text\tlabel\n", {}, "has no rows"),
         ("classification", "text\tlabel\n", {"text_columns": ["a", "b", "c"]}, "one or two text columns"),
