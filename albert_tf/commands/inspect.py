@@ -5,12 +5,16 @@ import json
 import pathlib
 import re
 import sys
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from albert_tf import checkpoints, files
 from albert_tf.commands import convert
 from albert_tf.errors import UserError
+
+if TYPE_CHECKING:
+    from albert_tf.pretraining.records import RecordsInfo
 
 _CHECKPOINTS = "checkpoints"  # of a run folder
 
@@ -104,17 +108,29 @@ def _inspect_records(path: pathlib.Path, verify: bool) -> None:
             _line(name, value)
     for name, value in info.counts.items():
         _line(f"counted {name}", value)
-    heldout = path / "heldout"
+    heldout, held = path / "heldout", None
     if (heldout / records.DESCRIPTION).is_file():
-        _line("held out", f"{records.RecordsInfo.read(heldout).num_records:,} records in {heldout.name}")
+        held = records.RecordsInfo.read(heldout)
+        _line("held out", f"{held.num_records:,} records in {heldout.name}")
     if verify:
-        for shard in info.shards:
-            found = records.check_file(path / shard.name)
-            if found != shard.num_records:
-                raise UserError(
-                    f"{path / shard.name} has {found} records: expected {shard.num_records}; make the records again"
-                )
-        _line("verified", f"checksums of {info.num_records:,} records")
+        _verify_records(path, info)
+        verified = f"checksums of {info.num_records:,} records"
+        if held is not None:
+            _verify_records(heldout, held)
+            verified += f", and of {held.num_records:,} held out"
+        _line("verified", verified)
+
+
+def _verify_records(path: pathlib.Path, info: "RecordsInfo") -> None:
+    """Reads every record of a folder; raises UserError for the first that is damaged, or another number of them."""
+    from albert_tf.pretraining import records
+
+    for shard in info.shards:
+        found = records.check_file(path / shard.name)
+        if found != shard.num_records:
+            raise UserError(
+                f"{path / shard.name} has {found} records: expected {shard.num_records}; make the records again"
+            )
 
 
 def _inspect_run(path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -101,6 +102,18 @@ def test_flipped_bit_in_records_is_found_by_verify(records_folder, capsys):
     assert main(["albert_tf", "inspect", f"--model_dir={records_folder}"]) == 0
     assert main(["albert_tf", "inspect", f"--model_dir={records_folder}", "--verify"]) == 2
     assert "byte offset 0" in capsys.readouterr().err
+
+
+def test_verify_reads_the_records_held_out_too(records_folder, capsys):
+    shutil.copytree(records_folder, records_folder / "heldout")
+    lines = lines_of(capsys, f"--model_dir={records_folder}", "--verify")
+    assert lines["verified"] == "checksums of 5 records, and of 5 held out"
+    shard = records_folder / "heldout" / records.shard_name(0, 1)
+    data = bytearray(shard.read_bytes())
+    data[14] ^= 1
+    shard.write_bytes(data)
+    assert main(["albert_tf", "inspect", f"--model_dir={records_folder}", "--verify"]) == 2
+    assert f"{shard} is damaged" in capsys.readouterr().err
 
 
 def test_run_folder(tmp_path, capsys, model):
