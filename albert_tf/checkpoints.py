@@ -152,8 +152,13 @@ def initialise_from(model: Model, path: str | os.PathLike, *, from_group0: bool 
     from albert_tf.conversion import resizing
 
     source = load_model(path)
-    if source.tokenizer is not None:
-        check_vocabulary(model.config, model.tokenizer, source.tokenizer.hash, path)
+    theirs, ours = source.tokenizer, model.tokenizer
+    check_vocabulary(model.config, ours, theirs.hash if theirs else source.info.vocabulary_hash, path)
+    if theirs and ours and (theirs.do_lower_case, theirs.keep_accents) != (ours.do_lower_case, ours.keep_accents):
+        logging.warning(
+            "%s was trained on text with do_lower_case=%s, keep_accents=%s, which is now read with %s, %s",
+            *(path, theirs.do_lower_case, theirs.keep_accents, ours.do_lower_case, ours.keep_accents),
+        )
     untrained = source.restored.new
     values = {name: v.numpy() for name, v in source.named_variables().items() if name not in untrained}
     values, notice = resizing.fit(values, source.config, model.config, from_group0=from_group0)

@@ -99,6 +99,11 @@ def test_from_text_to_a_filled_mask(albert_tf, prose, tmp_path):
             {"data_dir": "x", "output_dir": "y", "deterministic": "maybe"},
             "--deterministic=maybe: expected true or false",
         ),
+        ({"data_dir": "x", "output_dir": "y", "seed": 2**31}, f"--seed={2**31}"),
+        (
+            {"data_dir": "x", "output_dir": "y", "preset": "albert_tiny", "init_from_group0": "true"},
+            "--init_from_group0 is given without --init_checkpoint",
+        ),
         ({"data_dir": "x", "output_dir": "y", "distribution": "two"}, "expected one of auto, cpu, gpu, mirrored"),
     ],
 )

@@ -96,7 +96,10 @@ def open_data(settings: PretrainingSettings) -> PretrainingData:
         tokenizer = tokenization.load_tokenizer(settings.tokenizer_file)
     skip, data_dir = settings.skip_corrupt_records, settings.data_dir
     source = record_source.open_records(data_dir, tokenizer=tokenizer, skip_corrupt_records=skip)
-    if tokenizer is None:
+    if settings.tokenizer_file is not None:  # a file alone does not tell the text rules, which the records do
+        rules = {"do_lower_case": source.info.do_lower_case, "keep_accents": source.info.keep_accents}
+        tokenizer = tokenization.load_tokenizer(settings.tokenizer_file, **rules)
+    else:
         tokenizer = checkpoints.load_folder_tokenizer(addresses.with_small_files(data_dir), source.info)
     if tokenizer is None:
         raise UserError(

@@ -50,7 +50,8 @@ def _define_recipe(flag_values: flags.FlagValues) -> None:
     number(
         "attention_dropout", None, "dropout of attention probabilities, share; default: the preset's", lower_bound=0.0
     )
-    integer("seed", 12345, "fixes initial weights, order of records, masks and dropout", lower_bound=0)
+    seed = "fixes initial weights, order of records, masks and dropout"
+    integer("seed", 12345, seed, lower_bound=0, upper_bound=2**31 - 1)
     yes_no("deterministic", False, "give the same bits every time on the same device, at some cost of speed")
 
 
@@ -102,6 +103,8 @@ def run(flags_given: flags.FlagValues) -> None:
         raise UserError("give one of --preset=NAME and --albert_config_file=FILE")
     if given.spm_model_file and given.vocab_file:
         raise UserError("--spm_model_file and --vocab_file are both given: a model has one vocabulary; drop one")
+    if given.init_from_group0 and not given.init_checkpoint:
+        raise UserError("--init_from_group0 is given without --init_checkpoint, whose weights it spreads; give both")
     if given.preset:
         preset(given.preset)  # an unknown name is told before TensorFlow loads
     config = AlbertConfig.from_json(given.albert_config_file) if given.albert_config_file else None

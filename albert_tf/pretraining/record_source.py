@@ -105,6 +105,14 @@ def check_records(
             f"({info.vocab_size} pieces) against {tokenizer.hash[:12]}… ({tokenizer.vocab_size} pieces); "
             "use the tokeniser of the records folder or make the records again"
         )
+    found, wanted = (
+        f"do_lower_case={rules.do_lower_case}, keep_accents={rules.keep_accents}" for rules in (info, tokenizer)
+    )
+    if found != wanted:
+        raise UserError(
+            f"the records were made with {found}, the tokeniser {tokenizer.path} is used with {wanted}: text would be "
+            "read in another way than it was learned; use the tokeniser of the records folder or make the records again"
+        )
     expectations = (
         ("vocab_size", "the model", config.vocab_size, info.vocab_size),
         ("max_seq_length", "the flag", max_seq_length, info.max_seq_length),

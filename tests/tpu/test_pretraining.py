@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import tensorflow as tf
 from albert_tf import checkpoints
 from albert_tf.conversion import release
 from albert_tf.pretraining.records import RecordsInfo
-from tpu import saving
+from tpu import preflight, saving
 from tpu.progress import read_metrics
 
 
@@ -259,6 +260,17 @@ def test_wrong_input_is_refused_before_work_and_leaves_nothing(
         assert not folder.exists(), flags
 
 
+def test_a_tokeniser_that_is_named_follows_the_text_rules_of_the_records(records, tmp_path, tiny_spm):
+    copy = shutil.copytree(records, tmp_path / "records")
+    (copy / "spiece.model").unlink()
+    described = json.loads((copy / "records.json").read_text())
+    described |= {"do_lower_case": False, "keep_accents": True}
+    (copy / "records.json").write_text(json.dumps(described))
+    given = {"data_dir": str(copy), "tokenizer_file": str(tiny_spm), "eval_data_dir": None}
+    tokenizer = preflight.open_data(SimpleNamespace(**given, skip_corrupt_records=False)).tokenizer
+    assert (tokenizer.do_lower_case, tokenizer.keep_accents) == (False, True)
+
+
 # Starting from weights
 
 
@@ -310,5 +322,7 @@ def test_init_checkpoint_of_another_vocabulary_leaves_nothing(refused, finished,
     other = shutil.copytree(finished[0], tmp_path / "other")
     info = json.loads((other / "model.json").read_text())
     (other / "model.json").write_text(json.dumps({**info, "vocabulary_hash": "0" * 64}))
+    refused(records, tmp_path / "run", init_checkpoint=other, words=["hash"])
+    (other / "spiece.model").unlink()  # model.json still knows
     refused(records, tmp_path / "run", init_checkpoint=other, words=["hash"])
     assert not (tmp_path / "run").exists()

@@ -115,6 +115,13 @@ def test_another_vocabulary_is_named_by_both_hashes(folder, tokenizer):
         check_records(open_records(folder), config=CONFIG, tokenizer=other)
 
 
+@pytest.mark.parametrize("rule", [{"do_lower_case": False}, {"keep_accents": True}])
+def test_the_same_vocabulary_under_other_text_rules_is_named(folder, tokenizer, rule):
+    other = SimpleNamespace(**vars(tokenizer) | rule)
+    with pytest.raises(UserError, match=f"{next(iter(rule))}={next(iter(rule.values()))}"):
+        check_records(open_records(folder), config=CONFIG, tokenizer=other)
+
+
 def test_static_masks_cannot_change_their_number(release, tokenizer):
     source = open_records(release, tokenizer=tokenizer)
     with pytest.raises(UserError, match="max_predictions_per_seq is 3 in the records.* 20 in the flag"):
