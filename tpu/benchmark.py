@@ -79,16 +79,16 @@ def run(given: flags.FlagValues) -> None:
     figures |= {"device": strategy.describe(where), "devices": devices, "jit_compile": case.jit_compile}
     available = measuring.available_bytes(device)
     _check_memory(case, available)
-    largest = _largest_batch(given, case, available)  # while this process is small
+    largest = _largest_batch(given, case, available, devices=devices)  # while this process is small
     try:
         figures |= _measure(given, case, where, device, available)
     except tf.errors.ResourceExhaustedError as error:
         raise UserError(f"a step of {case.rows} x {case.length} tokens does not fit: {_TOO_LARGE}") from error
     figures["largest_batch"] = largest
     figures["paper_schedule"] = _schedule(config, figures, given.price_per_hour)
+    print(_report(figures))
     if given.output_file:
         files.write_json(given.output_file, figures)
-    print(_report(figures))
 
 
 def _measure(
@@ -215,7 +215,9 @@ def _speed(
     }
 
 
-def _largest_batch(given: flags.FlagValues, case: "Case", available: int | None) -> dict[str, int | None]:
+def _largest_batch(
+    given: flags.FlagValues, case: "Case", available: int | None, *, devices: int
+) -> dict[str, int | None]:
     """Sequences a device that should fit, and that were seen to fit where asked for."""
     if available is None:
         return {"estimated": None, "verified": None}
@@ -224,18 +226,23 @@ def _largest_batch(given: flags.FlagValues, case: "Case", available: int | None)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if _estimate(case, middle * parts) <= room else (low, middle)
-    return {"estimated": low * parts, "verified": _verified(given, low * parts) if given.find_batch and low else None}
+    verified = _verified(given, low * parts, devices=devices) if given.find_batch and low else None
+    return {"estimated": low * parts, "verified": verified}
 
 
-def _verified(given: flags.FlagValues, rows: int) -> int | None:
-    """Tries `rows`, then an eighth less at a time; each in a process that is the first to go where memory ends."""
+def _verified(given: flags.FlagValues, rows: int, *, devices: int) -> int | None:
+    """Tries `rows` a device, then an eighth less at a time; returns the first number that fits, or None.
+
+    Each is tried in a process of its own, which is the first to go where memory ends.
+    """
     parts = given.grad_accum_steps
     names = ("preset", "albert_config_file", "grad_accum_steps", "max_seq_length", "max_predictions_per_seq")
     names += ("mixed_precision", "recompute", "optimizer", "jit_compile", "distribution")
     same = [f"--{name}={getattr(given, name)}" for name in names if getattr(given, name) is not None]
     for _ in range(8):
         _tell(f"trying a batch of {rows}")
-        command = [sys.executable, "-m", "albert_tf", "benchmark", *same, f"--train_batch_size={rows}", "--num_steps=1"]
+        command = [sys.executable, "-m", "albert_tf", "benchmark", *same]
+        command += [f"--train_batch_size={rows * devices}", "--num_steps=1"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with contextlib.suppress(OSError), open(f"/proc/{process.pid}/oom_score_adj", "w") as score:
             score.write("1000")

@@ -66,8 +66,12 @@ def test_a_batch_is_tried_where_asked_for(monkeypatch):
     monkeypatch.setattr(benchmark.subprocess, "Popen", Process)
     given = dict.fromkeys(("preset", "albert_config_file", "max_seq_length", "max_predictions_per_seq"))
     given |= dict.fromkeys(("mixed_precision", "recompute", "optimizer", "jit_compile", "distribution"))
-    assert benchmark._verified(type("Flags", (), {**given, "grad_accum_steps": 4})(), 100) == 72
+    flags = type("Flags", (), {**given, "grad_accum_steps": 4})()
+    assert benchmark._verified(flags, 100, devices=1) == 72
     assert tried == [100, 84, 72]
+    tried.clear()
+    assert benchmark._verified(flags, 44, devices=2) == 36  # rows a device; the flag counts those of all
+    assert tried == [88, 72]
 
 
 @pytest.mark.parametrize(
