@@ -21,6 +21,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     _define_input(flag_values)
     _define_records(flag_values)
     _define_machinery(flag_values)
+    flags.mark_flags_as_required(["input_file", "output_dir"], flag_values=flag_values)
 
 
 def _define_input(values: flags.FlagValues) -> None:
@@ -117,9 +118,6 @@ def run(options: flags.FlagValues) -> None:
     from albert_tf.pretraining.corpus import Corpus
     from albert_tf.pretraining.creation import CreationSettings, check_output
 
-    for name in ("input_file", "output_dir"):
-        if not getattr(options, name):
-            raise UserError(f"--{name} is missing: expected a path; see albert_tf create_pretraining_data --help")
     names = ("max_seq_length", "max_predictions_per_seq", "masked_lm_prob", "do_whole_word_mask", "ngram")
     names += ("favor_shorter_ngram", "objective", "masking", "dupe_factor", "short_seq_prob", "num_shards")
     names += ("random_seed", "heldout_fraction", "max_unknown_share")

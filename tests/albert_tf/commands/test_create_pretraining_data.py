@@ -76,8 +76,8 @@ def test_flags_reach_the_records(prose, tiny_spm, tmp_path):
     [
         ({"input_file": "{tmp}/none.txt"}, "no input file at"),
         ({"input_file": "{tmp}/empty.txt"}, "no training records"),
-        ({"input_file": None}, "--input_file is missing"),
-        ({"output_dir": None}, "--output_dir is missing"),
+        ({"input_file": None}, "missing --input_file"),
+        ({"output_dir": None}, "missing --output_dir"),
         ({"spm_model_file": None}, "neither of --spm_model_file and --vocab_file"),
         ({"vocab_file": "{tmp}/vocab.txt"}, "both of --spm_model_file and --vocab_file"),
         ({"spm_model_file": "{tmp}/vocab.txt"}, "expected sentencepiece"),
