@@ -110,6 +110,11 @@ def _fill(model: "Model", ids: list[int], segments: list[int], *, top_k: int) ->
     outputs = model.encoder({name: tf.constant(value, tf.int32) for name, value in inputs.items()}, training=False)
     logits = model.heads["masked_lm"](outputs["sequence_output"], model.encoder.embeddings.word_embeddings)[0]
     logits = logits[:, : tokenizer.vocab_size]  # the table may have more rows than there are pieces
+    if not tf.reduce_all(tf.math.is_finite(logits)):
+        raise UserError(
+            "the model's scores are not finite numbers: its weights are damaged, or the training had diverged; take "
+            "another checkpoint"
+        )
     probabilities, best = tf.math.top_k(tf.nn.softmax(logits), min(top_k, tokenizer.vocab_size))
     candidates = [
         [(tokenizer.id_to_piece(int(piece)), float(share)) for piece, share in zip(*place, strict=True)]

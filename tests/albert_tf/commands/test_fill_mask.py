@@ -101,6 +101,14 @@ def test_table_and_json(run, folder, model, tmp_path):
     assert code == 0 and output == f"{direct.text}\n  [MASK]:  {first} {p:.3f}  {second} {q:.3f}\n"
 
 
+def test_a_model_that_computes_no_numbers_fills_nothing(run, folder, tmp_path):
+    broken = checkpoints.load_model(folder)
+    broken.encoder.embeddings.word_embeddings.assign(broken.encoder.embeddings.word_embeddings * np.nan)
+    checkpoints.save_model(tmp_path / "broken", broken)
+    code, output, said = run(f"--model_dir={tmp_path / 'broken'}", "--text=The [MASK].", "--output=json")
+    assert code == 2 and output == "" and "are not finite numbers" in said.splitlines()[-1]
+
+
 def test_wrong_use_is_one_line(run, folder, model, tmp_path):
     (tmp_path / "texts").write_text("The [MASK].\nNothing to fill.\n")
     (tmp_path / "empty").write_text("\n")
