@@ -41,6 +41,7 @@ class Predictor:
         for _ in range(count):
             indices, outputs = self._step(iterator)
             values = {name: value.numpy() for name, value in outputs.items()}
+            check_finite(values)
             for row, index in enumerate(indices.numpy()):
                 if index >= 0:
                     collected[index] = {name: value[row] for name, value in values.items()}
@@ -59,6 +60,16 @@ class Predictor:
         return batch["feature_index"], self._task.forward(self._model, batch, training=False)
 
 
+def check_finite(outputs: dict[str, np.ndarray]) -> None:
+    """Raises UserError where a model's outputs are no numbers: whatever is made of them would look like an answer."""
+    broken = [name for name, value in outputs.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
+    if broken:
+        raise UserError(
+            f"the model's {', '.join(broken)} are not finite numbers: its weights are damaged, or training had "
+            "diverged; take another model"
+        )
+
+
 def single_machine_strategy(distribution: str, tpu_name: str | None) -> tf.distribute.Strategy:
     """make_strategy for what runs in one process.
 
@@ -74,7 +85,7 @@ def single_machine_strategy(distribution: str, tpu_name: str | None) -> tf.distr
 
 
 def _first_device() -> tf.distribute.Strategy:
-    return tf.distribute.OneDeviceStrategy("/gpu:0" if tf.config.list_logical_devices("GPU") else "/cpu:0")
+    return strategies.OneDevice("/gpu:0" if tf.config.list_logical_devices("GPU") else "/cpu:0")
 
 
 def labelled(examples: Sequence[Any], source: Any) -> list[Any]:

@@ -17,6 +17,23 @@ LOCAL_TPU = "local"
 _TPU_ANSWERS = 10.0  # seconds
 
 
+class OneDevice(tf.distribute.OneDeviceStrategy):
+    """One device, which reads a data set as it is.
+
+    TensorFlow's own strategy puts an iterator between that prefetches to the device and is auto-tuned, whatever the data
+    set's options say; such an iterator cannot end before the tuner's next turn, so every evaluation and run would stand
+    still at its end, up to as long as it took (a minute at most).
+    """
+
+    def experimental_distribute_dataset(self, dataset, options=None):
+        """See tf.distribute.Strategy."""
+        return dataset
+
+    def distribute_datasets_from_function(self, dataset_fn, options=None):
+        """See tf.distribute.Strategy."""
+        return dataset_fn(tf.distribute.InputContext())
+
+
 def make_strategy(
     distribution: str = "auto", *, tpu_name: str | None = None, cluster_timeout: float = CLUSTER_TIMEOUT
 ) -> tf.distribute.Strategy:
@@ -40,11 +57,11 @@ def make_strategy(
         return _multi_worker_strategy(cluster_timeout)
     gpus = tf.config.list_logical_devices("GPU")
     if distribution == "cpu":
-        return tf.distribute.OneDeviceStrategy("/cpu:0")
+        return OneDevice("/cpu:0")
     if distribution == "gpu":
         if not gpus:
             raise UserError("distribution is gpu, but TensorFlow sees no GPU: install its CUDA build or use cpu")
-        return tf.distribute.OneDeviceStrategy("/gpu:0")
+        return OneDevice("/gpu:0")
     if distribution == "mirrored":
         return tf.distribute.MirroredStrategy([device.name for device in gpus or tf.config.list_logical_devices("CPU")])
     return _tpu_strategy(tpu_name)
