@@ -11,14 +11,15 @@ from albert_tf.checkpoints import Model
 from albert_tf.pretraining import dataset as datasets
 from albert_tf.pretraining import objective
 from albert_tf.pretraining.record_source import RecordSource
+from tpu.strategy import share_out
 
 
 def batches(
     source: RecordSource, batching: datasets.Batching, strategy: tf.distribute.Strategy, **options: Any
-) -> tf.distribute.DistributedDataset:
+) -> Iterable[dict[str, tf.Tensor]]:
     """dataset.evaluation_dataset with these options, shared out over the strategy's replicas."""
     make = tf.autograph.experimental.do_not_convert(datasets.evaluation_dataset)  # as for training
-    return strategy.distribute_datasets_from_function(lambda context: make(source, batching.share(context), **options))
+    return share_out(lambda context: make(source, batching.share(context), **options), strategy)
 
 
 class PretrainingEvaluator:

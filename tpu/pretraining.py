@@ -220,10 +220,11 @@ def _training_data(
         max_predictions_per_seq=settings.max_predictions_per_seq,
     )
     make = tf.autograph.experimental.do_not_convert(make)  # it has no need of it, and starts seconds sooner
-    return where.distribute_datasets_from_function(
+    return strategy.share_out(
         lambda context: make(
             data.source, batching.share(context), start_position=start * settings.train_batch_size
-        ).apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))  # no asking each other for ends
+        ).apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)),  # no asking each other for ends
+        where,
     )
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -20,9 +21,9 @@ _TPU_ANSWERS = 10.0  # seconds
 class OneDevice(tf.distribute.OneDeviceStrategy):
     """One device, which reads a data set as it is.
 
-    TensorFlow's own strategy puts an iterator between that prefetches to the device and is auto-tuned, whatever the data
-    set's options say; such an iterator cannot end before the tuner's next turn, so every evaluation and run would stand
-    still at its end, up to as long as it took (a minute at most).
+    TensorFlow's own strategy puts an iterator between that prefetches to the device and is auto-tuned, whatever the
+    data set's options say; such an iterator cannot end before the tuner's next turn, so every evaluation and run would
+    stand still at its end, up to as long as it took (a minute at most).
     """
 
     def experimental_distribute_dataset(self, dataset, options=None):
@@ -65,6 +66,21 @@ def make_strategy(
     if distribution == "mirrored":
         return tf.distribute.MirroredStrategy([device.name for device in gpus or tf.config.list_logical_devices("CPU")])
     return _tpu_strategy(tpu_name)
+
+
+def share_out(
+    make: Callable[[tf.distribute.InputContext], tf.data.Dataset], where: tf.distribute.Strategy
+) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    """The data set of this worker, made from its context, for all its replicas.
+
+    A worker with a single device reads it as it is, for the reason in OneDevice.
+    """
+    if isinstance(where, tf.distribute.MultiWorkerMirroredStrategy):
+        cluster = read_tf_config()
+        count = len(cluster.addresses)
+        if where.num_replicas_in_sync == count:
+            return make(tf.distribute.InputContext(count, cluster.index, count))
+    return where.distribute_datasets_from_function(make)
 
 
 def describe(strategy: tf.distribute.Strategy) -> str:
