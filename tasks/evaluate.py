@@ -74,10 +74,15 @@ def _exported(flags: Any, model_dirs: list[str]) -> "ExportedEnsemble":
     """
     if len(model_dirs) > 1:
         raise UserError(f"{', '.join(model_dirs)}: an ensemble is made of model folders, not of exports; give those")
-    if flags.mixed_precision != "float32" or flags.distribution not in ("auto", "cpu"):
+    fixed = {
+        "mixed_precision": flags.mixed_precision != "float32",
+        "distribution": flags.distribution not in ("auto", "cpu"),
+        **{name: flags[name].value is not None for name in ("tpu_name", "start_n_top", "end_n_top", "span_head")},
+    }
+    if any(fixed.values()):
+        asked = ", ".join(f"--{name}" for name, given in fixed.items() if given)
         raise UserError(
-            f"{model_dirs[0]} is an export, whose precision and device are fixed: leave out --mixed_precision and "
-            "--distribution, or give the model folder"
+            f"{model_dirs[0]} is an export, which has that fixed: leave out {asked}, or give the model folder"
         )
     from tasks.exported import ExportedEnsemble
 

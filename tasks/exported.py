@@ -9,9 +9,10 @@ import numpy as np
 from albert_tf.errors import UserError
 from albert_tf.export import load_exported
 from tasks import batching
-from tasks.catalog import canonical_name, task_of
-from tasks.evaluation import DEFAULT_BATCH_SIZE
-from tasks.features import FeatureCache, Features
+from tasks.catalog import task_of
+from tasks.evaluation import DEFAULT_BATCH_SIZE, check_finite
+from tasks.features import FeatureCache, Features, tell_unknown
+from tasks.finetuned import asked_task
 
 
 class ExportedEnsemble:
@@ -34,9 +35,7 @@ class ExportedEnsemble:
         Raises UserError where it has no task or another one than `task_name`, or no tokeniser.
         """
         self._exported = load_exported(path)
-        self.task = task_of(self._exported.info, path)
-        if task_name is not None and canonical_name(task_name) != self.task.name:
-            raise UserError(f"{path} is an export for task {self.task.name}, asked for is {task_name}; give its export")
+        self.task = asked_task(task_of(self._exported.info, path), task_name, path)
         if self._exported.tokenizer is None:
             raise UserError(f"{path} was exported without a tokeniser; export a model folder that has one")
         self.task = self.task.replace(options=task_options or {})
@@ -45,6 +44,7 @@ class ExportedEnsemble:
     def predictions(self, examples: Sequence[Any], source: str | os.PathLike) -> list[Any]:
         """One prediction an example; `source` is the file that they were read from."""
         features = self._cache.features(self.task, examples, self._exported.tokenizer, source)
+        tell_unknown(features, self._exported.tokenizer, source)
         predictions = self.task.predictions(self._outputs(features), features, examples)
         self._cache.keep()
         return predictions
@@ -60,6 +60,7 @@ class ExportedEnsemble:
             outputs = self._exported.answer(
                 {"input_ids": batch["input_ids"], "input_mask": mask, "segment_ids": batch["segment_ids"]}
             )
+            check_finite(outputs)
             for row, number in enumerate(numbers):
                 rows[number] = {name: value[row] for name, value in outputs.items()}
         return rows

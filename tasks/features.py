@@ -18,6 +18,8 @@ from albert_tf.tokenization import Tokenizer
 from tasks import archives
 from tasks.task import Feature, Field, Task
 
+WARN_OF_UNKNOWN, MOST_UNKNOWN = 0.05, 0.2  # shares of a text's tokens that the vocabulary does not know
+
 
 class Column(NamedTuple):
     """One array of every feature: values one after the other, shapes [n, rank], and where each begins [n + 1]."""
@@ -66,6 +68,24 @@ def make_features(task: Task, examples: Sequence[Any], tokenizer: Tokenizer) -> 
     names = [name for name in task.fields if all(name in feature for feature in features)]
     columns = {name: _column([feature[name] for feature in features], task.fields[name]) for name in names}
     return Features(columns, example_index, task.fields)
+
+
+def unknown_share(features: Features, tokenizer: Tokenizer) -> float:
+    """Share of the text's tokens that the vocabulary does not know; [CLS], [SEP] and padding are no text."""
+    ids = features.columns["input_ids"].values
+    text = np.count_nonzero(~np.isin(ids, (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)))
+    return np.count_nonzero(ids == tokenizer.unk_id) / max(text, 1)
+
+
+def tell_unknown(features: Features, tokenizer: Tokenizer, source: str | os.PathLike) -> None:
+    """Warns on standard error where the vocabulary does not know much of the text of `source`."""
+    share = unknown_share(features, tokenizer)
+    if share > WARN_OF_UNKNOWN:
+        print(
+            f"WARNING: {source}: {share:.1%} of the tokens are unknown to {tokenizer.path}: is it the vocabulary of "
+            "this language, casing and script?",
+            file=sys.stderr,
+        )
 
 
 class FeatureCache:

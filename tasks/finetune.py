@@ -1,5 +1,6 @@
 """`albert_tf finetune`: a pretrained model folder and labelled data -> a model that answers."""
 
+import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,8 @@ def define_flags(flag_values: "absl_flags.FlagValues") -> None:
         define = flags.DEFINE_integer if kind is int else flags.DEFINE_float
         define(name, None, text, **shared)
     flags.DEFINE_enum("optimizer", "adamw", ["adamw", "lamb"], "update rule", **shared)
-    flags.DEFINE_integer("seed", 1, "seed of new weights, data order and dropout", **shared)
+    text = "seed of new weights, data order and dropout"
+    flags.DEFINE_integer("seed", 1, text, lower_bound=0, upper_bound=2**31 - 1, **shared)
     flags.DEFINE_integer("num_seeds", 1, "runs with seeds seed, seed + 1, ...: reports median and spread", **shared)
     flags.DEFINE_integer("eval_batch_size", 64, "rows computed together in evaluation", lower_bound=1, **shared)
     flags.DEFINE_integer(
@@ -56,8 +58,8 @@ def define_flags(flag_values: "absl_flags.FlagValues") -> None:
 
 
 _TEXTS = {
-    "task_name": "cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, squad1.1, squad2.0, race, race-middle, "
-    "race-high, tokens, classification or regression; in any case",
+    "task_name": "cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, squad (1.1 or 2.0, as the data), squad1.1, "
+    "squad2.0, race, race-middle, race-high, tokens, classification or regression; in any case",
     "model_dir": "folder of the pretrained model: our own, a release, TF-Hub or Hugging Face",
     "output_dir": "run folder: a model folder with the best weights, and everything to go on with the same command",
     "data_dir": "folder with the task's official files",
@@ -114,7 +116,7 @@ def run(flags: Any) -> None:
         check_positive(name, flags[name].value)
     from tasks import finetuning
 
-    names = {field.name for field in finetuning.dataclasses.fields(finetuning.Settings)} - {"task_options"}
+    names = {field.name for field in dataclasses.fields(finetuning.Settings)} - {"task_options"}
     settings = finetuning.Settings(**{name: flags[name].value for name in names}, task_options=task_options(flags))
     if flags.num_seeds > 1:
         _print_seeds(finetuning.run_seeds(settings, flags.num_seeds))

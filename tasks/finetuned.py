@@ -13,7 +13,7 @@ from albert_tf.checkpoints import Model
 from albert_tf.errors import UserError
 from tasks.catalog import canonical_name, make_task, task_of
 from tasks.evaluation import DEFAULT_BATCH_SIZE, Predictor, single_machine_strategy
-from tasks.features import FeatureCache
+from tasks.features import FeatureCache, tell_unknown
 from tasks.task import Task
 
 _SAME_HEAD = {"ax": "mnli"}  # tasks that are answered by the model of another
@@ -70,6 +70,7 @@ class Ensemble:
         answers = []
         for model, task in zip(self._models, self._tasks, strict=True):
             features = cache.features(task, examples, model.tokenizer, source)
+            tell_unknown(features, model.tokenizer, source)
             predictor = Predictor(model, task, strategy=self._strategy, batch_size=self._computing.batch_size)
             answers.append(predictor.predictions(features, examples))
         cache.keep()
@@ -84,22 +85,28 @@ def load_finetuned(
     Raises UserError where the model is not fine-tuned, is for another task, or lacks head or tokeniser.
     """
     model = checkpoints.load_model(model_dir, dtype=dtype)
-    task = task_of(model.info, model_dir)
-    if task_name is not None:
-        asked = canonical_name(task_name)
-        if asked == "squad" and task.name.startswith(asked):
-            asked = task.name  # whatever version the training data had
-        if asked != task.name and _SAME_HEAD.get(asked) != task.name:
-            raise UserError(
-                f"{model_dir} has the head of task {task.name}, asked for is {asked}; give a model "
-                "that was fine-tuned on it"
-            )
-        if asked != task.name:
-            task = make_task(asked, max_seq_length=task.max_seq_length, labels=task.labels)
+    task = asked_task(task_of(model.info, model_dir), task_name, model_dir)
     check_head(model, task, model_dir)
     if model.tokenizer is None:
         raise UserError(f"{model_dir} has no tokeniser file: expected spiece.model or vocab.txt; put it there")
     return model, task
+
+
+def asked_task(task: Task, task_name: str | None, source: str | os.PathLike) -> Task:
+    """The task of a model at `source` as it was asked for: itself, or another one that the same head answers.
+
+    Raises UserError where the head is that of another task.
+    """
+    if task_name is None:
+        return task
+    asked = canonical_name(task_name)
+    if asked == task.name or (asked == "squad" and task.name.startswith(asked)):  # squad: of either version
+        return task
+    if _SAME_HEAD.get(asked) != task.name:
+        raise UserError(
+            f"{source} has the head of task {task.name}, asked for is {asked}; give a model that was fine-tuned on it"
+        )
+    return make_task(asked, max_seq_length=task.max_seq_length, labels=task.labels)
 
 
 def check_head(model: Model, task: Task, model_dir: str | os.PathLike) -> None:

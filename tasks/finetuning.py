@@ -17,7 +17,7 @@ from albert_tf.errors import UserError
 from tasks import archives, starting
 from tasks.catalog import make_task
 from tasks.evaluation import Predictor, labelled, single_machine_strategy
-from tasks.features import FeatureCache, Features, content_hash
+from tasks.features import MOST_UNKNOWN, FeatureCache, Features, content_hash, tell_unknown, unknown_share
 from tasks.feeding import training_feed
 from tasks.task import Recipe, Task
 from tasks.task_model import TaskModel
@@ -102,6 +102,8 @@ def run(settings: Settings) -> dict[str, Any]:
     train, *evaluation = [
         EvaluationSet(*one, cache.features(task, one.examples, model.tokenizer, one.path)) for one in sources
     ]
+    for one in (train, *evaluation):
+        check_known(one, model)
     recipe = in_steps(settings, recipe, len(train.features))
     with where.scope():
         trained = TaskModel(model, task, seed=settings.seed, grad_accum_steps=settings.grad_accum_steps)
@@ -169,14 +171,8 @@ def read_sources(settings: Settings) -> tuple[Task, list[Source]]:
 
     Raises UserError where there is no training data, or a file does not fit.
     """
-    task = make_task(settings.task_name, max_seq_length=settings.max_seq_length, options=settings.task_options)
-    paths = dict(task.files(settings.data_dir)) if settings.data_dir is not None else {}
-    paths = {split: path for split, path in paths.items() if split == "train" or archives.exists(path)}
-    if settings.train_file is not None:
-        paths["train"] = settings.train_file
-    if settings.eval_file is not None:
-        paths = {split: path for split, path in paths.items() if not split.startswith("dev")}
-        paths["dev"] = settings.eval_file
+    task = _task(settings)
+    paths = _paths(settings, task)
     if "train" not in paths:
         if settings.data_dir is not None:
             raise UserError(f"task {task.name} has no training data; fine-tune mnli and predict with that model")
@@ -190,6 +186,33 @@ def read_sources(settings: Settings) -> tuple[Task, list[Source]]:
     if len(sources) == 1:
         print("NOTICE: no development data: the last weights are kept, and there is no score", file=sys.stderr)
     return task, sources
+
+
+def _task(settings: Settings) -> Task:
+    return make_task(settings.task_name, max_seq_length=settings.max_seq_length, options=settings.task_options)
+
+
+def _paths(settings: Settings, task: Task) -> dict[str, str]:
+    """The files of each split, by its name; of the development sets those that are there."""
+    paths = dict(task.files(settings.data_dir)) if settings.data_dir is not None else {}
+    paths = {split: path for split, path in paths.items() if split == "train" or archives.exists(path)}
+    if settings.train_file is not None:
+        paths["train"] = settings.train_file
+    if settings.eval_file is not None:
+        paths = {split: path for split, path in paths.items() if not split.startswith("dev")}
+        paths["dev"] = settings.eval_file
+    return paths
+
+
+def check_known(data: EvaluationSet, model: Model) -> None:
+    """Refuses data that the model's vocabulary mostly does not know, and warns where it is much."""
+    share = unknown_share(data.features, model.tokenizer)
+    if share > MOST_UNKNOWN:
+        raise UserError(
+            f"{data.path}: {share:.1%} of the tokens are unknown to the vocabulary {model.tokenizer.path}, expected at "
+            f"most {MOST_UNKNOWN:.0%}: give a --model_dir of this language, casing and script"
+        )
+    tell_unknown(data.features, model.tokenizer, data.path)
 
 
 def recipe_of(settings: Settings, task: Task, source: Model) -> Recipe:
@@ -281,10 +304,20 @@ def run_seeds(settings: Settings, count: int) -> dict[str, Any]:
     """Runs seeds seed, seed + 1, ... in folders of their own, and reports each, the median and the spread.
 
     The best seed's model goes to the root of the output folder, so that it is a model folder too.
+
+    Raises UserError where there is no development data to compare the seeds with, or the folder holds anything else.
     """
+    if not any(split.startswith("dev") for split in _paths(settings, _task(settings))):
+        raise UserError("num_seeds needs development data to compare the seeds; give --eval_file or a full --data_dir")
     root = pathlib.Path(settings.output_dir)
     if (root / RUN_FILE).exists():
         raise UserError(f"{root} holds a single run: give another --output_dir for {count} seeds")
+    found = sorted(entry.name for entry in root.iterdir()) if root.is_dir() else []
+    if found and not any(name.startswith("seed-") for name in found):
+        raise UserError(
+            f"{root} holds {', '.join(found[:3])} but no runs of seeds, and the best model would be written over it; "
+            "give a new --output_dir"
+        )
     cache_dir = settings.cache_dir or str(root / "features")
     results = {}
     for seed in range(settings.seed, settings.seed + count):
@@ -300,16 +333,11 @@ def run_seeds(settings: Settings, count: int) -> dict[str, Any]:
 
 
 def summarise(results: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Each seed's primary metric, their median, and their spread (highest minus lowest).
-
-    Raises UserError where a run has no score, for want of development data.
-    """
+    """Each seed's primary metric, their median, and their spread (highest minus lowest)."""
     import numpy as np
 
     first = next(iter(results.values()))
     scores = {seed: result["score"] for seed, result in results.items()}
-    if any(score is None for score in scores.values()):
-        raise UserError("num_seeds needs development data to compare the seeds; give --eval_file or a full --data_dir")
     sign = 1 if first["greater_is_better"] else -1
     known = [score for score in scores.values() if score == score]  # NaN: undefined, of a degenerate run
     return {

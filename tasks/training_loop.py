@@ -61,8 +61,9 @@ class TrainingLoop(tf_keras.callbacks.Callback):
         self._predictor, self._evaluation = predictor, evaluation
         self._num_train_steps, self._eval_every_steps = num_train_steps, eval_every_steps
         self._patience = early_stop_patience
+        self._variables = list(model.named_variables().values())
         self._checkpoint = tf.train.Checkpoint(
-            step=trained.global_step, optimizer=trained.optimizer, variables=list(model.named_variables().values())
+            step=trained.global_step, optimizer=trained.optimizer, variables=self._variables
         )
         self._manager = saving.make_manager(self._checkpoint, folder / saving.FOLDER, keep=2)
         self._history: list[dict[str, Any]] = []  # lines of metrics.jsonl, one an evaluation after the start
@@ -70,14 +71,30 @@ class TrainingLoop(tf_keras.callbacks.Callback):
     # ---- before and after -------------------------------------------------------------------------------------------
 
     def restore(self) -> int:
-        """Takes up the run's newest checkpoint that can be read, where there is one; returns the step."""
+        """Takes up the run's newest checkpoint that can be read, where there is one; returns the step.
+
+        Raises UserError where the evaluation of the model that is kept is lost: any other would pass for a better one.
+        """
         if saving.restore_newest(self._checkpoint, self._manager):
             print(f"going on from step {self._step()}", file=sys.stderr)
         with contextlib.closing(MetricsLog(self._folder / METRICS_FILE, self._step())):
             pass  # drops the lines behind the checkpoint
         lines = read_metrics(self._folder / METRICS_FILE)
-        self._history = [line for line in lines if line["step"] and line["kind"] == "evaluation"]
+        self._history = [line for line in lines if line.get("step") and line.get("kind") == "evaluation"]
+        kept = self._kept_step()
+        if kept <= self._step() and kept not in {0, *(line["step"] for line in self._history)}:
+            raise UserError(
+                f"{self._folder / METRICS_FILE} lacks the evaluation of step {kept}, whose model is kept: put the file "
+                "back, or start again in another --output_dir"
+            )
         return self._step()
+
+    def _kept_step(self) -> int:
+        """The step of the model at the root of the run folder; 0 where there is none."""
+        try:
+            return int(checkpoints.read_info(self._folder)[0].made_by.get("step", 0))
+        except (UserError, TypeError, ValueError):  # none yet, or damaged: the next best one takes its place
+            return 0
 
     @property
     def stopped_early(self) -> bool:
@@ -131,6 +148,7 @@ class TrainingLoop(tf_keras.callbacks.Callback):
         if due or (batch + 1) % _CHECK_FINITE_EVERY == 0:
             self._check_finite(step, float(logs["loss"]))
         if due:
+            saving.check_finite(self._variables, step, self._folder)
             self._report_training(step, float(logs["loss"]))
             self._keep(*self._evaluate())
             self._save(step)
@@ -140,6 +158,8 @@ class TrainingLoop(tf_keras.callbacks.Callback):
             if self.stopped_early and not last:
                 print(f"stopped early at step {step}: {self._patience} evaluations without a better", file=sys.stderr)
         if self._signals and not last:
+            self._check_finite(step, float(logs["loss"]))
+            saving.check_finite(self._variables, step, self._folder)
             self._save(step)
             print(f"stopped by a signal at step {step}, saved; the same command goes on", file=sys.stderr)
             raise SystemExit(128 + self._signals[0])

@@ -34,7 +34,7 @@ class Progress:
         self._steps_per_second: float | None = None
         self._loss: float | None = None
 
-    def steps_until_next_line(self, step: int) -> int:
+    def steps_until_next_line(self) -> int:
         """As many steps as fit between two lines of progress; one at first, so that a line appears early."""
         if self._steps_per_second is None:
             return 1
@@ -102,7 +102,7 @@ class Progress:
 class Silence:
     """Stands for Progress in the workers that are not the chief: tells and writes nothing."""
 
-    def steps_until_next_line(self, step: int) -> int:
+    def steps_until_next_line(self) -> int:
         return 1
 
     def evaluated(self, step: int, name: str) -> None:
@@ -146,10 +146,9 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
     lines = []
     if path.is_file():
         for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                lines.append(json.loads(text))
-            except ValueError:
-                continue
+            with contextlib.suppress(ValueError):
+                line = json.loads(text)
+                lines += [line] if isinstance(line, dict) else []
     return lines
 
 

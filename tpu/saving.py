@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -69,11 +70,7 @@ class Saver:
         step = self.step
         if self._folder is None or step == self._saved_step:
             return
-        if not all(bool(tf.reduce_all(tf.math.is_finite(variable))) for variable in self._variables):
-            raise UserError(
-                f"weights are not finite after step {step}: the run stops and {self._folder} keeps what was saved "
-                "before; lower --learning_rate or lengthen the warm-up"
-            )
+        check_finite(self._variables, step, self._folder)
         try:
             self._manager.save(checkpoint_number=step, options=self._options)
         except (tf.errors.OpError, OSError) as error:
@@ -101,6 +98,15 @@ class Saver:
     def step(self) -> int:
         """The present step of the run."""
         return int(self._global_step.numpy())
+
+
+def check_finite(variables: Sequence[tf.Variable], step: int, folder: pathlib.Path) -> None:
+    """Raises UserError where a weight is not a finite number: such weights would take the place of good ones."""
+    if not all(bool(tf.reduce_all(tf.math.is_finite(variable))) for variable in variables):
+        raise UserError(
+            f"weights are not finite after step {step}: the run stops and {folder} keeps what was saved before; lower "
+            "--learning_rate or lengthen the warm-up"
+        )
 
 
 def make_manager(checkpoint: tf.train.Checkpoint, folder: pathlib.Path, *, keep: int) -> tf.train.CheckpointManager:

@@ -70,7 +70,7 @@ class TrainingLoop:
         until_save = self.save_checkpoints_steps - step % self.save_checkpoints_steps
         if self.iterations_per_loop:
             return min(until_save, self.iterations_per_loop)
-        return min(until_save, int(self.workers.exchange(self.progress.steps_until_next_line(step))[0, 0]))
+        return min(until_save, int(self.workers.exchange(self.progress.steps_until_next_line())[0, 0]))
 
     def _after_loop(self, output: dict[str, Any]) -> None:
         step = self._step()

@@ -6,7 +6,7 @@ import pytest
 from albert_tf import checkpoints
 from albert_tf.errors import UserError
 from tasks.catalog import make_task
-from tasks.features import FeatureCache, content_hash, make_features
+from tasks.features import FeatureCache, content_hash, make_features, tell_unknown, unknown_share
 from tasks.text import TextExample
 
 
@@ -39,6 +39,20 @@ def test_labels_are_all_or_none(tokenizer):
     assert "label" not in make_features(make_task("sst-2"), mixed, tokenizer)[0]
     with pytest.raises(UserError, match="no features from 0 examples"):
         make_features(make_task("sst-2"), [], tokenizer)
+
+
+def test_the_share_of_unknown_tokens(tokenizer, capfd):
+    texts = (
+        "a river",
+        "a \u6771\u4eac river",
+    )  # an unknown run of characters is one token, behind the mark of its word
+    features = make_features(make_task("sst-2"), [TextExample(str(i), (t,)) for i, t in enumerate(texts)], tokenizer)
+    tokens = sum(len(tokenizer.encode(text)) for text in texts)
+    assert unknown_share(features, tokenizer) == pytest.approx(1 / tokens)
+    tell_unknown(features, tokenizer, "data.tsv")
+    assert f"WARNING: data.tsv: {1 / tokens:.1%} of the tokens are unknown" in capfd.readouterr().err
+    tell_unknown(make_features(make_task("sst-2"), _examples(), tokenizer), tokenizer, "data.tsv")
+    assert capfd.readouterr().err == ""
 
 
 def _kept(folder):

@@ -1,6 +1,7 @@
 """Every text task trains, goes on, evaluates and predicts through the command line."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -138,6 +139,33 @@ def test_seeds_are_reported_with_median_and_spread(glue_root, tiny_model, tmp_pa
     assert all(np.array_equal(best[name], root[name]) for name in best)
     # a second run of the same command finds everything done; the features of all seeds were made once
     assert len(list((tmp_path / "runs/features").iterdir())) == 2
+
+
+def test_seeds_never_write_over_another_model(glue_root, tiny_model, tmp_path, capfd, finetune):
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    given = {"task_name": "wnli", "data_dir": glue_root, "model_dir": model, "output_dir": model, "num_seeds": 2}
+    assert finetune(**given, num_train_steps=1) == 2
+    assert "but no runs of seeds" in capfd.readouterr().err
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+
+
+def test_weights_that_are_no_numbers_are_never_kept(glue_root, tiny_model, tmp_path, capfd, finetune):
+    """A rate beyond all reason: the loss of step 1 is fine, the weights after it are not."""
+    given = {"task_name": "wnli", "data_dir": glue_root, "model_dir": tiny_model, "output_dir": tmp_path / "run"}
+    assert finetune(**given, num_train_steps=1, num_warmup_steps=0, learning_rate=3e38) == 2
+    assert "weights are not finite after step 1" in capfd.readouterr().err
+    assert not list(tmp_path.glob("run/weights*")) and not list(tmp_path.glob("run/checkpoints/*.index"))
+
+
+def test_a_run_whose_evaluations_are_lost_keeps_its_best_model(glue_root, tiny_model, tmp_path, capfd, finetune):
+    given = {"task_name": "wnli", "data_dir": glue_root, "model_dir": tiny_model, "output_dir": tmp_path / "run"}
+    assert finetune(**given, num_train_steps=1) == 0
+    (tmp_path / "run/metrics.jsonl").write_text('5\n{"kind": "evaluation", "step": 0, "score"')
+    model = (tmp_path / "run/model.json").read_bytes()
+    assert finetune(**given, num_train_steps=2) == 2
+    assert "metrics.jsonl lacks the evaluation of step 1" in capfd.readouterr().err
+    assert (tmp_path / "run/model.json").read_bytes() == model
 
 
 def test_heads_of_other_tasks(glue_root, tiny_model, tmp_path, capfd, command, finetune):

@@ -159,6 +159,9 @@ WRONG = [
     ({"num_warmup_steps": 50}, "num_warmup_steps is 50, expected 0 to num_train_steps (4)"),
     ({"num_train_steps": 0}, "num_train_steps is 0, expected more than 0"),
     ({"num_seeds": 0}, "num_seeds is 0"),
+    ({"num_seeds": 2, "task_name": "wnli", "data_dir": None, "train_file": "train.tsv"}, "num_seeds needs development"),
+    ({"seed": -1}, "seed"),
+    ({"seed": 2**31}, "seed"),
     ({"encoder_dropout": 1.5}, "hidden_dropout_prob is 1.5"),
     ({"learning_rate": -1.0}, "learning_rate is -1.0"),
     ({"mixed_precision": "half"}, "expected one of float32, mixed_bfloat16, mixed_float16"),
@@ -183,6 +186,10 @@ def test_wrong_rows_name_file_and_line(glue_root, tiny_model, tmp_path, capfd, f
     given = {"task_name": "sst-2", "data_dir": data, "model_dir": tiny_model, "output_dir": tmp_path / "run"}
     assert finetune(**given) == 2
     assert "train.tsv:4: unknown label '3', expected one of 0, 1" in capfd.readouterr().err
+    write(data, {"train.tsv": "sentence\tlabel\n\u6771\u4eac \u5927\u962a\t1\n\u5bcc\u58eb\u5c71\t0\n"})
+    assert finetune(**given) == 2
+    said = capfd.readouterr().err
+    assert "train.tsv: 50.0% of the tokens are unknown to the vocabulary" in said and not (tmp_path / "run").exists()
     test = {"train_file": glue_root / "SST-2/test.tsv"}
     assert finetune(**given, **test) == 2
     assert "has no labels" in capfd.readouterr().err and not (tmp_path / "run").exists()
@@ -201,6 +208,24 @@ def test_wrong_rows_name_file_and_line(glue_root, tiny_model, tmp_path, capfd, f
 def test_wrong_use_of_a_model(name, flags, message, capfd, command):
     assert command(name, **flags) == 2
     assert message in capfd.readouterr().err
+
+
+def test_what_an_export_has_fixed_is_refused(tmp_path, capfd, command):
+    (tmp_path / "manifest.json").write_text("{}")
+    for name, value in {"tpu_name": "local", "mixed_precision": "mixed_float16", "start_n_top": 9}.items():
+        assert command("evaluate", model_dir=tmp_path, input_file="x.json", **{name: value}) == 2
+        assert f"leave out --{name}" in capfd.readouterr().err
+
+
+def test_a_model_that_computes_no_numbers_answers_nothing(own, classifiers, tmp_path, capfd, command):
+    from albert_tf import checkpoints
+
+    model = checkpoints.load_model(classifiers / "1")
+    model.encoder.pooler.bias.assign(model.encoder.pooler.bias * np.nan)
+    checkpoints.save_model(tmp_path / "broken", model)
+    given = {"model_dir": tmp_path / "broken", "input_file": own / "unlabelled.tsv", "output_file": tmp_path / "p.tsv"}
+    assert command("predict", **given) == 2
+    assert "logits" in (said := capfd.readouterr().err) and "not finite" in said and not (tmp_path / "p.tsv").exists()
 
 
 def test_models_of_different_tasks_are_no_ensemble(
