@@ -60,11 +60,17 @@ def load_exported(path: str | os.PathLike) -> ExportedModel:
     info = checkpoints.info_from(known, folder / MANIFEST_FILE)
     if not isinstance(manifest.get("ops", {}), dict):
         raise UserError(f"{folder / MANIFEST_FILE} is damaged: found ops {manifest['ops']!r}; export the model again")
+    tokenizer = checkpoints.load_folder_tokenizer(folder / EXTRA_FOLDER, info)
+    if tokenizer is not None and info.vocabulary_hash not in (None, tokenizer.hash):
+        raise UserError(
+            f"{tokenizer.path} is not the vocabulary that the model was exported with (SHA-256 {tokenizer.hash[:12]}, "
+            f"expected {info.vocabulary_hash[:12]}); copy the export again"
+        )
     return ExportedModel(
         path=folder,
         manifest=manifest,
         info=info,
-        tokenizer=checkpoints.load_folder_tokenizer(folder / EXTRA_FOLDER, info),
+        tokenizer=tokenizer,
         answer=_ids_function(folder, manifest),
     )
 

@@ -65,7 +65,8 @@ def require_serving_api() -> None:
         from tensorflow_serving.apis import predict_pb2  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "--warmup needs tensorflow-serving-api: pip install 'albert_tf[serving]', or leave --warmup out"
+            "--warmup needs tensorflow-serving-api: pip install '.[serving]' in the project's folder, or leave the "
+            "flag out"
         ) from error
 
 
