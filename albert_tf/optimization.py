@@ -236,7 +236,7 @@ def clip_by_global_norm(gradients: Iterable, clip_norm: float = 1.0) -> tuple[li
     return tf.clip_by_global_norm([_dense(gradient) for gradient in gradients], clip_norm)
 
 
-def current_learning_rate(optimizer) -> tf.Tensor:
+def current_learning_rate(optimizer: tf_keras.optimizers.Optimizer | tf_keras.optimizers.legacy.Optimizer) -> tf.Tensor:
     """Returns the float32 scalar rate of the optimiser's next update; accepts a LossScaleOptimizer too."""
     rate = optimizer.learning_rate
     if isinstance(rate, tf_keras.optimizers.schedules.LearningRateSchedule):

@@ -1,6 +1,7 @@
 """One optimiser step over a global batch, on any strategy, and the loop around it (orbit.StandardTrainer)."""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import orbit
@@ -60,7 +61,7 @@ class PretrainingTrainer(orbit.StandardTrainer):
         for variable in (self._sums, self._norm, self._updates, self._skipped):
             variable.assign(tf.zeros_like(variable))
 
-    def train_step(self, iterator) -> None:
+    def train_step(self, iterator: Iterator[dict[str, tf.Tensor]]) -> None:
         start = time.perf_counter()
         features = next(iterator)
         self._waited += time.perf_counter() - start

@@ -2,11 +2,15 @@
 
 import pathlib
 import sys
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from albert_tf.config import ACTIVATIONS
 from albert_tf.errors import UserError
+
+if TYPE_CHECKING:
+    from albert_tf.checkpoints import Restored
 
 HEADS = (
     "masked_lm",
@@ -85,7 +89,7 @@ def run(flag_values: flags.FlagValues) -> None:
         print(difference)
 
 
-def print_restored(restored) -> None:
+def print_restored(restored: "Restored") -> None:
     """One line for each fate of a variable or stored tensor; names in full where something was left out."""
     print(f"filled: {len(restored.filled)} variables")
     for what, names in (

@@ -5,12 +5,16 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
 
 from albert_tf import files
 from albert_tf.errors import UserError
+
+if TYPE_CHECKING:
+    from albert_tf.checkpoints import Model
 
 _WINDOW = 1 << 16  # lines that are sorted by length together
 _FORMATS = (".npy", ".jsonl")
@@ -113,7 +117,7 @@ def batches(
         yield np.array(rows), ids, mask
 
 
-def encoder_function(model, *, pooling: str, layer: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def encoder_function(model: "Model", *, pooling: str, layer: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """A function of ids and mask int32 [B, S] that gives float32 [B, H].
 
     Raises UserError for a layer that is not there, or a pooled output that means nothing.

@@ -9,8 +9,6 @@ from albert_tf.conversion import huggingface_files, release, sources, verify
 from albert_tf.conversion.names import POOLER, Source
 from albert_tf.errors import UserError
 
-TARGETS = ("native", "huggingface", "release")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:

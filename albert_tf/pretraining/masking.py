@@ -6,10 +6,14 @@ Letters: R rows, S sequence, P predictions, W words of a row, N longest n-gram, 
 """
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from albert_tf.errors import UserError
+
+if TYPE_CHECKING:
+    from albert_tf.tokenization import Tokenizer
 
 _LONGEST_NGRAM = 100  # words; memory grows with it
 NEVER, CONTINUES, STARTS = 0, 1, 2  # what a piece may be: not maskable, inside a word, first of a word
@@ -53,7 +57,7 @@ class MaskingVocabulary:
     mask_id: int
 
     @classmethod
-    def of(cls, tokenizer) -> "MaskingVocabulary":
+    def of(cls, tokenizer: "Tokenizer") -> "MaskingVocabulary":
         """Reads the special ids and word starts of an `albert_tf.tokenization.Tokenizer`.
 
         Random replacements come from all pieces but the five special ones, evenly. (The release draws from the whole
