@@ -94,6 +94,13 @@ def test_links_in_documents_lead_somewhere(path):
             assert (path.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_tests_named_in_documents_exist(path):
+    named = set(re.findall(r"`(test_\w+)`", path.read_text(encoding="utf-8")))
+    tests = "".join(test.read_text(encoding="utf-8") for test in (ROOT / "tests").rglob("test_*.py"))
+    assert named <= set(re.findall(r"def (test_\w+)\(", tests))
+
+
 def test_readme_lists_every_command():
     table = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert table == list(COMMANDS)
