@@ -99,9 +99,10 @@ def test_matching_records_pass(folder, tokenizer):
         ({"config": AlbertConfig(vocab_size=501)}, ["vocab_size is 500", "501 in the model"]),
         ({"config": AlbertConfig(vocab_size=VOCAB, max_position_embeddings=8)}, ["16 tokens", "8 positions"]),
         ({"max_seq_length": 128}, ["max_seq_length is 16", "128 in the flag"]),
+        ({"max_predictions_per_seq": 17}, ["max_predictions_per_seq is 17", "has 16 tokens"]),
         ({"global_batch_size": 34}, ["33 records", "batch 34"]),
     ],
-    ids=["vocab_size", "positions", "max_seq_length", "batch"],
+    ids=["vocab_size", "positions", "max_seq_length", "predictions", "batch"],
 )
 def test_what_does_not_fit_is_named_with_both_values(folder, tokenizer, changes, words):
     with pytest.raises(UserError) as error:
