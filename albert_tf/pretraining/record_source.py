@@ -125,16 +125,16 @@ def check_records(
             f"the records have {info.max_seq_length} tokens a row but the model has {config.max_position_embeddings} "
             "positions (max_position_embeddings); make shorter records or a model with more positions"
         )
-    if (max_predictions_per_seq or 1) > info.max_seq_length:
-        raise UserError(
-            f"max_predictions_per_seq is {max_predictions_per_seq}, but a row of the records has {info.max_seq_length} "
-            "tokens: give at most as many, or leave the flag out"
-        )
     static = info.masking == "static"
     if static and max_predictions_per_seq not in (None, info.max_predictions_per_seq):
         raise UserError(
             f"max_predictions_per_seq is {info.max_predictions_per_seq} in the records, whose masks are static, but "
             f"{max_predictions_per_seq} in the flag; leave the flag out or make the records again"
+        )
+    if (max_predictions_per_seq or 1) > info.max_seq_length:
+        raise UserError(
+            f"max_predictions_per_seq is {max_predictions_per_seq}, but a row of the records has {info.max_seq_length} "
+            "tokens: give at most as many, or leave the flag out"
         )
     if global_batch_size is not None and source.num_records < global_batch_size:
         raise UserError(
