@@ -231,6 +231,10 @@ def test_a_damaged_or_foreign_export_is_named(ids_export, tmp_path):
         (tmp_path / "manifest.json").write_text(json.dumps({**values, **change}))
         with pytest.raises(UserError, match=message):
             load_exported(tmp_path)
+    shutil.copytree(folder / "assets.extra", tmp_path / "assets.extra")
+    (tmp_path / "manifest.json").write_text(json.dumps({**values, "vocabulary_hash": "0" * 64}))
+    with pytest.raises(UserError, match="is not the vocabulary that the model was exported with"):
+        load_exported(tmp_path)
 
 
 def test_an_export_whose_graph_has_an_unknown_op_is_named(ids_export, tmp_path):

@@ -5,6 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from albert_tf.errors import UserError
+from tasks.catalog import make_task
+from tasks.finetuned import asked_task
+
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory, bright, write):
@@ -208,6 +212,18 @@ def test_wrong_rows_name_file_and_line(glue_root, tiny_model, tmp_path, capfd, f
 def test_wrong_use_of_a_model(name, flags, message, capfd, command):
     assert command(name, **flags) == 2
     assert message in capfd.readouterr().err
+
+
+def test_a_model_is_asked_for_what_its_head_answers():
+    """The same for a model folder and an export: MNLI's head answers the diagnostic set, `squad` is either version."""
+    mnli, squad = make_task("mnli", labels=("neutral", "entailment", "contradiction")), make_task("squad2.0")
+    assert asked_task(mnli, None, "model") is mnli and asked_task(mnli, "MNLI", "model") is mnli
+    diagnostic = asked_task(mnli, "AX", "model")
+    assert (diagnostic.name, diagnostic.labels) == ("ax", mnli.labels)
+    assert asked_task(squad, "squad", "model") is squad
+    for task, name in ((mnli, "rte"), (mnli, "squad"), (squad, "squad1.1")):
+        with pytest.raises(UserError, match=f"model has the head of task {task.name}, asked for is {name}"):
+            asked_task(task, name, "model")
 
 
 def test_what_an_export_has_fixed_is_refused(tmp_path, capfd, command):

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from albert_tf import checkpoints
+from albert_tf import checkpoints, heads
 from albert_tf.__main__ import main
+from albert_tf.commands import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.conversion import release
 
@@ -14,6 +15,10 @@ CONFIG = AlbertConfig(
     vocab_size=50, embedding_size=8, hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
     max_position_embeddings=16,
 )  # fmt: skip
+
+
+def test_every_head_can_be_named():
+    assert set(convert.HEADS) == set(heads.HEADS)
 
 
 @pytest.fixture
