@@ -13,7 +13,7 @@ import tensorflow as tf
 from albert_tf import checkpoints
 from albert_tf.conversion import release
 from albert_tf.pretraining.records import RecordsInfo
-from tpu import preflight, saving
+from tpu import preflight, pretraining, saving
 from tpu.progress import read_metrics
 
 
@@ -186,6 +186,13 @@ def test_a_run_killed_between_checkpoint_and_model_folder_brings_the_folder_up(p
     assert pretrain(records, copy)[0] == 0
     assert checkpoints.read_info(copy)[1] == "weights-6" and not list(copy.glob("weights-4*"))
     assert_same_weights(copy, expected)
+
+
+def test_a_rate_beyond_what_is_published_for_the_batch_is_told(pretrain, records, tmp_path, monkeypatch):
+    assert "NOTICE" not in pretrain(records, tmp_path / "narrow", num_train_steps=1, num_warmup_steps=1)[1]
+    monkeypatch.setattr(pretraining, "_RATES_KNOWN_FROM", 32)  # as if published for models as narrow as this one
+    code, said = pretrain(records, tmp_path / "known", num_train_steps=1, num_warmup_steps=1)
+    assert code == 0 and "NOTICE: learning rate 0.01 is 128.6 times the 7.78e-05 suggested for lamb" in said
 
 
 # Where a run must not go

@@ -41,6 +41,9 @@ def test_label_names_can_be_given(tmp_path, write, random_model):
     source = write("release", random_model({"classifier": {"num_labels": 2}}))
     convert(source, tmp_path / "face", "huggingface", label_names=("bad", "good"))
     assert config_of(tmp_path / "face")["id2label"] == {"0": "bad", "1": "good"}
+    convert(source, tmp_path / "nameless", "huggingface")
+    report = convert(tmp_path / "nameless", tmp_path / "native", "native")
+    assert any("no names but LABEL_0, LABEL_1" in notice and "--label_names" in notice for notice in report.notices)
 
 
 def test_labels_are_read_in_the_order_of_their_numbers(write, random_model):
