@@ -1,5 +1,6 @@
 """`albert_tf evaluate`: the scores of a fine-tuned model on labelled data."""
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,17 @@ def _exported(flags: Any, model_dirs: list[str]) -> "ExportedEnsemble":
     )
 
 
+def output_folder(path: str) -> str:
+    """The folder of an output file.
+
+    Raises UserError where there is none: beforehand, not after the work.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise UserError(f"no folder {folder} for --output_file; make it first")
+    return folder
+
+
 def run(flags: Any) -> None:
     """Prints the metrics of each file.
 
@@ -103,6 +115,8 @@ def run(flags: Any) -> None:
     check_positive("max_eval_examples", flags.max_eval_examples)
     if (flags.input_file is None) == (flags.data_dir is None):
         raise UserError("give either --input_file or --data_dir")
+    if flags.output_file is not None:
+        output_folder(flags.output_file)
     ensemble = load_ensemble(flags)
     from tasks.evaluation import labelled, shown
 

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from albert_tf.errors import UserError
-from tasks.evaluate import define_model_flags, load_ensemble
+from tasks.evaluate import define_model_flags, load_ensemble, output_folder
 
 if TYPE_CHECKING:
     from absl import flags as absl_flags
@@ -30,9 +30,7 @@ def run(flags: Any) -> None:
 
     Raises UserError.
     """
-    folder = os.path.dirname(os.path.abspath(flags.output_file))
-    if not os.path.isdir(folder):
-        raise UserError(f"no folder {folder} for --output_file; make it first")
+    folder = output_folder(flags.output_file)
     ensemble = load_ensemble(flags)
     task = ensemble.task
     if flags.glue_submission and not hasattr(task, "write_submission"):
@@ -40,6 +38,8 @@ def run(flags: Any) -> None:
     examples = task.read(flags.input_file)
     if flags.glue_submission:
         task.check_submission(flags.input_file, len(examples))
+        if os.path.basename(flags.output_file) == f"{task.submission_name(flags.input_file)}.tsv":
+            raise UserError(f"--output_file={flags.output_file} is the name of the submission file: give another one")
     predictions = ensemble.predictions(examples, flags.input_file)
     written = task.write_predictions(flags.output_file, predictions, examples)
     if flags.glue_submission:

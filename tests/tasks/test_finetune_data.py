@@ -119,6 +119,9 @@ def test_glue_submission(glue_root, tiny_model, tmp_path, capfd, command, finetu
     assert not (tmp_path / "p.tsv").exists()
     assert command("predict", **flags, input_file=full / "test.tsv") == 0
     rows = (tmp_path / "WNLI.tsv").read_text().splitlines()
+    own = {**flags, "output_file": tmp_path / "WNLI.tsv"}
+    assert command("predict", **own, input_file=full / "test.tsv") == 2
+    assert "is the name of the submission file" in capfd.readouterr().err
     assert rows[0] == "index\tprediction" and len(rows) == 147 and rows[146].split("\t")[0] == "145"
 
 
@@ -205,6 +208,7 @@ def test_wrong_rows_name_file_and_line(glue_root, tiny_model, tmp_path, capfd, f
         ("evaluate", {}, "give either --input_file or --data_dir"),
         ("evaluate", {"input_file": "x.tsv"}, "no model: give --model_dir"),
         ("evaluate", {"input_file": "x.tsv", "model_dir": "nowhere"}, "nowhere"),
+        ("evaluate", {"input_file": "x.tsv", "model_dir": "nowhere", "output_file": "nowhere/p.tsv"}, "no folder"),
         ("predict", {"input_file": "x.tsv"}, "missing --output_file"),
         ("predict", {"input_file": "x.tsv", "output_file": "nowhere/p.tsv"}, "no folder"),
     ],
