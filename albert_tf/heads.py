@@ -264,7 +264,10 @@ class ConditionalSpanHead(layers.AlbertLayer):
 
 
 def masked_log_softmax(logits: tf.Tensor, forbidden: tf.Tensor) -> tf.Tensor:
-    """Log probabilities over the allowed positions of the last axis; forbidden ones fall to about -1e30."""
+    """Log probabilities over the allowed positions of the last axis; forbidden ones fall to about -1e30.
+
+    float32 [..., S] and 1 where forbidden, 0 elsewhere, broadcast to [..., S] -> float32 [..., S].
+    """
     forbidden = tf.cast(forbidden, tf.float32)
     return tf.nn.log_softmax(logits * (1.0 - forbidden) - 1e30 * forbidden)
 

@@ -47,7 +47,7 @@ def shape_of(x: tf.Tensor) -> list[int | tf.Tensor]:
 
 
 def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Normalises the last axis in float32 and gives back x's dtype."""
+    """Normalises the last axis of x [..., N] in float32, by gamma and beta float32 [N]; the result has x's dtype."""
     with tf.name_scope("layer_norm"):
         y = tf.cast(x, tf.float32)
         mean, variance = tf.nn.moments(y, axes=[-1], keepdims=True)

@@ -74,7 +74,10 @@ def epoch_order(lengths: np.ndarray, batch_size: int, epoch: int, *, seed: int, 
 
 
 def evaluation_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Every feature once, longest first (so that a lack of memory shows at once); the last batch may be smaller."""
+    """Every feature once, longest first (so that a lack of memory shows at once); the last batch may be smaller.
+
+    lengths: tokens of each feature, int [n]. Returns feature numbers, int64 [batch_size] each.
+    """
     order = np.argsort(-lengths, kind="stable")
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 

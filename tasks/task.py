@@ -260,7 +260,7 @@ def encoder_inputs(batch: dict[str, "tf.Tensor"]) -> dict[str, "tf.Tensor"]:
 
 
 def head_seed(batch: dict[str, "tf.Tensor"]) -> "tf.Tensor | None":
-    """The seed for a head's dropout, so that a resumed run draws the same masks; None outside training."""
+    """The seed for a head's dropout, int32 [2], so that a resumed run draws the same masks; None outside training."""
     import tensorflow as tf
 
     if "dropout_seed" not in batch:

@@ -34,10 +34,12 @@ class Cluster:
     index: int
 
     def name(self, index: int) -> str:
+        """What a worker is called in messages."""
         chief = ", the chief" if index == 0 else ""
         return f"worker {index} ({self.addresses[index]}{chief})"
 
     def host_and_port(self, index: int) -> tuple[str, int]:
+        """Where a worker is reached; the brackets of IPv6 are taken off."""
         host, port = self.addresses[index].rsplit(":", 1)
         return host.strip("[]"), int(port)
 

@@ -34,6 +34,7 @@ class Case:
 
     @property
     def tokens(self) -> int:
+        """Tokens a device and step."""
         return self.rows * self.length
 
 

@@ -86,6 +86,7 @@ class Progress:
         self.restart_clock(step)
 
     def close(self) -> None:
+        """Ends the files. Raises UserError where the disk does not take them."""
         with _writing_to(self._folder):
             self._lines.close()
             for writer in self._writers.values():
@@ -134,10 +135,12 @@ class MetricsLog:
         return next((line for line in reversed(self._kept) if values.items() <= line.items()), None)
 
     def write(self, values: dict[str, Any]) -> None:
+        """Adds a line, at once."""
         self._file.write(json.dumps(values) + "\n")
         self._file.flush()
 
     def close(self) -> None:
+        """Ends the file."""
         self._file.close()
 
 

@@ -64,9 +64,11 @@ class Document:
 
     @property
     def num_chars(self) -> int:
+        """Characters of the text."""
         return len(self.text)
 
     def sentences(self) -> list[str]:
+        """The text cut into sentences by the rule of its format."""
         return split_text(self.text, self.input_format)
 
 
@@ -74,6 +76,7 @@ class Storage:
     """Where text lies: here, the disks of this machine."""
 
     def find(self, patterns: str | Sequence[str]) -> list[str]:
+        """Files behind paths, folders and globs; see find_files."""
         return find_files(patterns)
 
     def size(self, path: str) -> int:
@@ -81,6 +84,7 @@ class Storage:
         return os.path.getsize(path)
 
     def open(self, path: str) -> BinaryIO:
+        """A file to read bytes from."""
         return open(path, "rb")
 
 
@@ -122,6 +126,7 @@ class Corpus:
         self.damaged: list[str] = []  # files with invalid UTF-8
 
     def documents(self) -> Iterator[Document]:
+        """The documents in order, from the start each time; what reading them found is counted anew."""
         self._start()
         index = 0
         for file_index, (source, blocks) in enumerate(self._texts()):

@@ -72,11 +72,13 @@ class CreationSettings:
             )
 
     def sequence_rule(self) -> SequenceRule:
+        """How rows are cut. Raises UserError for values that are not possible."""
         return SequenceRule(
             max_seq_length=self.max_seq_length, short_seq_prob=self.short_seq_prob, objective=self.objective
         )
 
     def masking_rule(self) -> MaskingRule:
+        """How rows are masked. Raises UserError for values that are not possible."""
         predictions = self.max_predictions_per_seq
         if predictions is None:
             predictions = max(1, round(self.max_seq_length * self.masked_lm_prob))
@@ -178,14 +180,17 @@ class Split:
         self._last_document = -1
 
     def count(self, part: Part) -> None:
+        """Counts a part of the text; the parts of one document count once."""
         self.counts["documents"] += part.index != self._last_document
         self.counts["characters"] += part.num_chars
         self._last_document = part.index
 
     def folder(self, records_dir: pathlib.Path) -> pathlib.Path:
+        """Where the shards of this part of the records lie."""
         return records_dir / HELDOUT if self.heldout else records_dir
 
     def writer(self, records_dir: pathlib.Path) -> ShardWriter:
+        """What takes the records of this part; makes their folder."""
         return ShardWriter(self.folder(records_dir), num_shards=self.num_shards, num_buckets=self.num_buckets)
 
     def check(self, settings: CreationSettings) -> None:

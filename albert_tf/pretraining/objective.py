@@ -33,7 +33,10 @@ class Weights(NamedTuple):
 
 
 def batch_weights(features: dict[str, tf.Tensor]) -> Weights:
-    """Counts the predictions and sentence labels of one device's batch, before any forward pass."""
+    """Counts the predictions and sentence labels of one device's batch, before any forward pass.
+
+    features: masked_lm_weights float32 [B, P]; sentence_weights float32 [B].
+    """
     return Weights(tf.reduce_sum(features["masked_lm_weights"]), tf.reduce_sum(features["sentence_weights"]))
 
 

@@ -37,10 +37,12 @@ class RecordSource:
 
     @property
     def num_records(self) -> int:
+        """Records that can be read."""
         return sum(span.count for span in self.spans)
 
     @property
     def paths(self) -> list[str]:
+        """The files that they are in, each once."""
         return list(dict.fromkeys(span.path for span in self.spans))
 
 

@@ -60,6 +60,7 @@ class RecordsInfo:
     format_version: int = FORMAT_VERSION
 
     def write(self, folder: str | os.PathLike) -> None:
+        """Writes records.json. Raises UserError where the folder cannot be written to."""
         files.write_json(pathlib.Path(folder) / DESCRIPTION, dataclasses.asdict(self))
 
     @classmethod
@@ -128,6 +129,7 @@ class RecordsInfo:
             raise UserError(f"{path} is damaged: its shards have {total} records together, it says {self.num_records}")
 
     def paths(self, folder: str | os.PathLike) -> list[str]:
+        """The paths of the shards in their folder."""
         return [os.path.join(folder, shard.name) for shard in self.shards]
 
 

@@ -53,6 +53,7 @@ class WordCounts:
 
     @property
     def num_words(self) -> int:
+        """Words in all, each as often as it occurs."""
         return sum(count for _, count in self.words)
 
     def hash(self) -> str:
