@@ -39,7 +39,7 @@ def define_model_flags(flag_values: "absl_flags.FlagValues") -> None:
     flags.DEFINE_enum("mixed_precision", "float32", policies, "precision of the arithmetic", **shared)
     devices = ["auto", "cpu", "gpu", "mirrored", "tpu"]
     flags.DEFINE_enum("distribution", "auto", devices, "where to compute", **shared)
-    flags.DEFINE_string("tpu_name", None, "name or address of a Cloud TPU, or local", **shared)
+    flags.DEFINE_string("tpu_name", None, "local: the TPU of this machine, a TPU VM", **shared)
     flags.DEFINE_string("cache_dir", None, "where features are kept between runs (default: nowhere)", **shared)
     define_task_flags(flag_values)
 

@@ -71,17 +71,16 @@ def check_finite(outputs: dict[str, np.ndarray]) -> None:
 
 
 def single_machine_strategy(distribution: str, tpu_name: str | None) -> tf.distribute.Strategy:
-    """make_strategy for what runs in one process.
+    """one_process_strategy for tasks, whose batches are made by Python in this process.
 
-    Raises UserError for several workers.
+    Raises UserError also for a TPU of other machines, which cannot call it.
     """
-    strategy = strategies.make_strategy(distribution, tpu_name=tpu_name)
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    if strategies.is_remote_tpu(tpu_name):
         raise UserError(
-            "fine-tuning and prediction run on one machine, found a cluster of workers (TF_CONFIG); choose "
-            "--distribution=cpu, gpu, mirrored or tpu"
+            f"tpu_name is {tpu_name!r}, a TPU of other machines, but the batches of a task are made in this process: "
+            "run on the TPU VM with --tpu_name=local"
         )
-    return strategy
+    return strategies.one_process_strategy(distribution, tpu_name=tpu_name)
 
 
 def _first_device() -> tf.distribute.Strategy:

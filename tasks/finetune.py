@@ -66,7 +66,7 @@ _TEXTS = {
     "train_file": "training data in place of that of --data_dir",
     "eval_file": "development data in place of that of --data_dir",
     "cache_dir": "where features are kept between runs (default: OUTPUT_DIR/features)",
-    "tpu_name": "name or address of a Cloud TPU, or local",
+    "tpu_name": "local: the TPU of this machine, a TPU VM",
 }
 _NUMBERS = {
     "train_batch_size": (int, "features an optimiser step, over all devices (default: the recipe's)"),

@@ -70,7 +70,7 @@ def run(given: flags.FlagValues) -> None:
 
     from tpu import measuring, strategy
 
-    where = strategy.make_strategy(given.distribution, tpu_name=given.tpu_name)
+    where = strategy.one_process_strategy(given.distribution, tpu_name=given.tpu_name)
     device = next(kind for kind in ("TPU", "GPU", "CPU") if kind in where.extended.worker_devices[0].upper())
     devices = where.num_replicas_in_sync
     case = _case(given, config, devices, jit_compile=strategy.jit_compile(given.jit_compile, where))

@@ -71,7 +71,7 @@ def run(given: flags.FlagValues) -> None:
     from tpu import data_errors, evaluation, preflight, strategy
 
     preflight.check_places(given.tpu_name, data_dir=given.data_dir)
-    where = strategy.make_strategy(given.distribution, tpu_name=given.tpu_name)
+    where = strategy.one_process_strategy(given.distribution, tpu_name=given.tpu_name)
     with where.scope():
         model = checkpoints.load_model(given.model_dir, dtype=given.mixed_precision)
     tokenizer = _tokenizer(given, model)

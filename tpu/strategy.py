@@ -68,6 +68,19 @@ def make_strategy(
     return _tpu_strategy(tpu_name)
 
 
+def one_process_strategy(distribution: str = "auto", *, tpu_name: str | None = None) -> tf.distribute.Strategy:
+    """make_strategy for what runs in one process and waits for no others.
+
+    Raises UserError also where TF_CONFIG names a cluster and the flags leave it to that.
+    """
+    if distribution == "multi_worker" or (distribution == "auto" and not tpu_name and "TF_CONFIG" in os.environ):
+        raise UserError(
+            "this command runs in one process, but TF_CONFIG names a cluster of workers: choose --distribution=cpu, "
+            "gpu, mirrored or tpu"
+        )
+    return make_strategy(distribution, tpu_name=tpu_name)
+
+
 def share_out(
     make: Callable[[tf.distribute.InputContext], tf.data.Dataset], where: tf.distribute.Strategy
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:

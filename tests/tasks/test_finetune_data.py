@@ -168,6 +168,7 @@ WRONG = [
     ({"num_seeds": 0}, "num_seeds is 0"),
     ({"num_seeds": 2, "task_name": "wnli", "data_dir": None, "train_file": "train.tsv"}, "num_seeds needs development"),
     ({"seed": -1}, "seed"),
+    ({"tpu_name": "grpc://10.0.0.1:8470"}, "a TPU of other machines"),
     ({"seed": 2**31}, "seed"),
     ({"encoder_dropout": 1.5}, "hidden_dropout_prob is 1.5"),
     ({"learning_rate": -1.0}, "learning_rate is -1.0"),

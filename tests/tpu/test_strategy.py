@@ -7,6 +7,7 @@ import types
 import pytest
 import tensorflow as tf
 
+from albert_tf.__main__ import main
 from albert_tf.errors import UserError
 from tpu import preflight, strategy
 
@@ -53,6 +54,23 @@ def test_auto_takes_the_cluster_of_tf_config(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": ["a:1"]}, "task": {"type": "chief"}}))
     with pytest.raises(UserError, match="TF_CONFIG is .* expected the like of"):
         strategy.make_strategy("auto")
+
+
+def test_what_runs_in_one_process_waits_for_no_cluster(monkeypatch, capsys, tmp_path):
+    cluster = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    monkeypatch.setattr(strategy, "meet", lambda *_: pytest.fail("the others were waited for"))
+    for distribution in ("auto", "multi_worker"):
+        with pytest.raises(UserError, match="runs in one process, but TF_CONFIG names a cluster"):
+            strategy.one_process_strategy(distribution)
+    assert strategy.one_process_strategy("cpu").num_replicas_in_sync == 1
+    for command in (
+        ["benchmark", "--preset=albert_tiny"],
+        ["evaluate_pretraining", f"--model_dir={tmp_path}", f"--data_dir={tmp_path}"],
+        ["evaluate", f"--model_dir={tmp_path}", f"--input_file={tmp_path}"],
+    ):
+        assert main(["albert_tf", *command]) == 2
+        assert "TF_CONFIG names a cluster" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["data_dir", "eval_data_dir"])
