@@ -5,6 +5,7 @@ import fcntl
 import glob
 import hashlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -52,9 +53,22 @@ def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes `value` as indented JSON with a final newline, atomically."""
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    """Writes `value` as indented JSON with a final newline, atomically; see json_text."""
+    text = json_text(value, indent=2, ensure_ascii=False) + "\n"
     write_atomically(path, text.encode("utf-8", "backslashreplace"))  # half a character (\udcff) becomes JSON's escape
+
+
+def json_text(value: Any, **layout: Any) -> str:
+    """`value` as JSON, `layout` as of json.dumps. NaN and infinity, for which JSON has no word, become null."""
+    return json.dumps(_finite(value), allow_nan=False, **layout)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path: str | os.PathLike, what: str) -> dict:

@@ -80,7 +80,8 @@ class TrainingLoop(tf_keras.callbacks.Callback):
         with contextlib.closing(MetricsLog(self._folder / METRICS_FILE, self._step())):
             pass  # drops the lines behind the checkpoint
         lines = read_metrics(self._folder / METRICS_FILE)
-        self._history = [line for line in lines if line.get("step") and line.get("kind") == "evaluation"]
+        lines = [line for line in lines if line.get("step") and line.get("kind") == "evaluation"]
+        self._history = [_with_undefined(line) for line in lines]
         kept = self._kept_step()
         if kept <= self._step() and kept not in {0, *(line["step"] for line in self._history)}:
             raise UserError(
@@ -246,3 +247,13 @@ class TrainingLoop(tf_keras.callbacks.Callback):
 
     def _step(self) -> int:
         return int(self._trained.global_step.numpy())
+
+
+def _with_undefined(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of metrics.jsonl with NaN, which JSON does not know, where a metric was not defined."""
+
+    def number(value: float | None) -> float:
+        return math.nan if value is None else value
+
+    metrics = {data: {name: number(value) for name, value in one.items()} for data, one in line["metrics"].items()}
+    return {**line, "metrics": metrics, "score": number(line["score"]) if metrics else None}

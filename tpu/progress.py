@@ -127,7 +127,7 @@ class MetricsLog:
 
     def __init__(self, path: pathlib.Path, step: int) -> None:
         self._kept = [line for line in read_metrics(path) if line.get("step", 0) <= step]
-        files.write_atomically(path, "".join(json.dumps(line) + "\n" for line in self._kept))
+        files.write_atomically(path, "".join(files.json_text(line) + "\n" for line in self._kept))
         self._file = open(path, "a", encoding="utf-8")
 
     def find(self, **values: Any) -> dict[str, Any] | None:
@@ -136,7 +136,7 @@ class MetricsLog:
 
     def write(self, values: dict[str, Any]) -> None:
         """Adds a line, at once."""
-        self._file.write(json.dumps(values) + "\n")
+        self._file.write(files.json_text(values) + "\n")
         self._file.flush()
 
     def close(self) -> None:

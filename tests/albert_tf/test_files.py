@@ -1,6 +1,7 @@
 """Files and folders that are whole under their final name or not there, wherever and however they are named."""
 
 import json
+import math
 import os
 import pathlib
 
@@ -55,6 +56,13 @@ def test_writing_replaces_all_or_nothing(tmp_path):
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("file", b"old")]
     files.write_atomically(path, "new")
     assert path.read_bytes() == b"new"
+
+
+def test_json_has_null_for_numbers_that_are_none(tmp_path):
+    value = {"a": math.nan, "b": [1.5, -math.inf, {"c": float("inf")}], "d": (0, "NaN", None, True)}
+    files.write_json(tmp_path / "x.json", value)
+    expected = {"a": None, "b": [1.5, None, {"c": None}], "d": [0, "NaN", None, True]}
+    assert files.read_json(tmp_path / "x.json", "test") == expected
 
 
 def test_json_carries_names_that_are_not_utf8(tmp_path):
