@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator
@@ -282,7 +283,18 @@ def _print_start(
     notice = optimization.learning_rate_notice(settings.learning_rate, settings.train_batch_size, settings.optimizer)
     if notice and config.hidden_size >= _RATES_KNOWN_FROM:
         lines.append(f"NOTICE: {notice}")
-    if data.source.num_skipped:
-        lines.append(f"WARNING: {data.source.num_skipped} damaged records are left out")
+    lines += _left_out(data)
     lines += [f"resuming at step {start}"] if start else []
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _left_out(data: preflight.PretrainingData) -> list[str]:
+    """Warnings of records that are damaged, or that lie behind such in files that cannot be read on."""
+    lines = []
+    for source in (data.source, *([] if data.evaluation is data.source else [data.evaluation])):
+        if source.num_skipped:
+            behind = source.info.num_records - source.num_records - source.num_skipped
+            more = f", and {behind:,} behind them" if behind > 0 else ""
+            folder = os.path.dirname(source.paths[0])
+            lines.append(f"WARNING: {source.num_skipped} damaged records are left out{more} ({folder})")
+    return lines

@@ -163,10 +163,15 @@ def _count(path: str) -> int:
     try:
         return _size(tf.data.TFRecordDataset(path))
     except tf.errors.DataLossError as error:
-        records.check_file(path)  # slower, and says where
+        if not addresses.is_address(path):
+            records.check_file(path)  # slower, and says where
         raise UserError(f"{path} is damaged: {error.message}; copy it or make the records again") from error
     except tf.errors.OpError as error:
-        raise UserError(f"cannot read the records {path}: {error.message}; check the path and its rights") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: tf.errors.OpError) -> UserError:
+    return UserError(f"cannot read the records {path}: {error.message}; check the path and its rights")
 
 
 def _size(dataset: tf.data.Dataset) -> int:
@@ -179,11 +184,19 @@ def _readable_spans(path: str) -> tuple[list[Span], int]:
     """Gives a file's spans of whole records and the number of damaged ones between them.
 
     A damaged payload is stepped over; a damaged length leaves no way to find the next record, so the file ends there.
+
+    Raises UserError where the file cannot be read at all: that would leave out whole records.
     """
     try:
-        return [Span(path, 0, _count(path))], 0
-    except UserError:
-        pass
+        return [Span(path, 0, _size(tf.data.TFRecordDataset(path)))], 0
+    except tf.errors.DataLossError as error:
+        if addresses.is_address(path):
+            raise UserError(
+                f"{path} is damaged, and damaged records can be left out on a disk only: copy the folder to one, or "
+                "make the records again"
+            ) from error
+    except tf.errors.OpError as error:
+        raise _unreadable(path, error) from error
     framed, broken_framing = 0, 0
     try:
         for _ in records.read_payloads(path, check=False):

@@ -188,6 +188,21 @@ def test_a_run_killed_between_checkpoint_and_model_folder_brings_the_folder_up(p
     assert_same_weights(copy, expected)
 
 
+def test_what_is_left_out_is_told_of_both_kinds_of_records():
+    def source(folder, num_records, read, skipped):
+        info = SimpleNamespace(num_records=num_records)
+        return SimpleNamespace(info=info, num_records=read, num_skipped=skipped, paths=[f"{folder}/records"])
+
+    whole, torn = source("a", 9, 9, 0), source("b", 1009, 1000, 2)
+    assert pretraining._left_out(preflight.PretrainingData(whole, None, whole, "")) == []
+    assert pretraining._left_out(preflight.PretrainingData(torn, None, torn, "")) == [
+        "WARNING: 2 damaged records are left out, and 7 behind them (b)"
+    ]
+    held_out = source("b/heldout", 50, 49, 1)
+    said = pretraining._left_out(preflight.PretrainingData(whole, None, held_out, ""))
+    assert said == ["WARNING: 1 damaged records are left out (b/heldout)"]
+
+
 def test_a_rate_beyond_what_is_published_for_the_batch_is_told(pretrain, records, tmp_path, monkeypatch):
     assert "NOTICE" not in pretrain(records, tmp_path / "narrow", num_train_steps=1, num_warmup_steps=1)[1]
     monkeypatch.setattr(pretraining, "_RATES_KNOWN_FROM", 32)  # as if published for models as narrow as this one

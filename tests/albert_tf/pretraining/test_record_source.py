@@ -201,6 +201,27 @@ def test_corrupt_neighbours_at_both_ends_can_be_left_out(copy):
     assert read(source) == [number for number in range(TOTAL) if number not in (18, 24, 25, 32)]
 
 
+def test_a_file_that_cannot_be_read_is_not_left_out(folder, monkeypatch):
+    def refuse(path):
+        raise tf.errors.PermissionDeniedError(None, None, f"{path}; Permission denied")
+
+    monkeypatch.setattr(tf.data, "TFRecordDataset", refuse)
+    with pytest.raises(UserError, match="cannot read the records .*Permission denied"):
+        open_records(folder, skip_corrupt_records=True)
+
+
+def test_damage_at_an_address_is_not_left_out(copy):
+    """Python cannot look for the damage there: the whole file would be lost."""
+    damage(copy, record=6, byte=20)
+    address = f"ram://{copy.parent.name}/records"
+    tf.io.gfile.makedirs(address)
+    for path in copy.iterdir():
+        tf.io.gfile.copy(str(path), f"{address}/{path.name}")
+    with pytest.raises(UserError, match=r"records-00003-of-00004.tfrecord is damaged, and .* on a disk only"):
+        open_records(address, skip_corrupt_records=True)
+    assert "records-00003-of-00004.tfrecord is damaged" in str(locate_corruption(open_records(address).paths))
+
+
 def test_whole_files_lose_nothing(folder):
     source = open_records(folder, skip_corrupt_records=True)
     assert (source.num_skipped, read(source)) == (0, list(range(TOTAL)))
