@@ -158,5 +158,8 @@ def _altered_object(rng: random.Random, value: dict, key: str, odd: list[Any]) -
 def _near(rng: random.Random, value: Any, odd: list[Any]) -> Any:
     """Something odd, or for numbers one that is nearly right."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and rng.random() < 0.5:
-        return rng.choice((value + 1, value - 1, -value, value * 2, value / 3, str(value), float(value), value * 1000))
+        near = [value + 1, value - 1, -value, value * 2, str(value), value * 1000]
+        if abs(value) < 2**1000:  # an integer beyond is no float
+            near += [value / 3, float(value)]
+        return rng.choice(near)
     return rng.choice(odd)
