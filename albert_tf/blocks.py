@@ -6,6 +6,7 @@ A block is reused by many layers, so what a pass derives from its variables (cas
 query/key/value kernel) is read once per pass with `read_weights` and handed to every call.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -232,6 +233,18 @@ class AlbertBlock(AlbertLayer):
         # Gradients reach arguments only, hence the weights as arguments.
         return tf.recompute_grad(forward)(hidden, *tf.nest.flatten(weights))
 
+    @staticmethod
+    def share_out(hidden: tf.Tensor, weights: BlockWeights) -> tuple[tf.Tensor, BlockWeights, BlockWeights]:
+        """The same hidden states, weights for the next layer, and weights for all the layers after that one.
+
+        The gradients of the two are added before the backward pass goes on behind `hidden`: otherwise every layer's
+        wait for the last one's, and TensorFlow makes one sum of all of them.
+        """
+        flat = tf.nest.flatten(weights)
+        same, *both = _share_out(hidden, *flat)
+        here, later = both[: len(flat)], both[len(flat) :]
+        return same, tf.nest.pack_sequence_as(weights, here), tf.nest.pack_sequence_as(weights, later)
+
     def get_config(self) -> dict[str, Any]:
         parts = {"attention": self.attention, "feed_forward": self.feed_forward}
         serialised = {name: tf_keras.saving.serialize_keras_object(part) for name, part in parts.items()}
@@ -241,3 +254,13 @@ class AlbertBlock(AlbertLayer):
     def from_config(cls, config: dict[str, Any]) -> "AlbertBlock":
         parts = {name: tf_keras.saving.deserialize_keras_object(config[name]) for name in ("attention", "feed_forward")}
         return cls(**{**config, **parts})
+
+
+@tf.custom_gradient
+def _share_out(hidden: tf.Tensor, *weights: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable]:
+    def gradient(upstream: tf.Tensor, *of_both: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        sums = [here + later for here, later in zip(of_both[: len(weights)], of_both[len(weights) :], strict=True)]
+        with tf.control_dependencies(sums):
+            return (tf.identity(upstream), *sums)
+
+    return tuple(tf.identity(x) for x in (hidden, *weights, *weights)), gradient

@@ -90,8 +90,11 @@ class AlbertEncoder(layers.AlbertLayer):
             last = i == len(self.layer_blocks) - 1
             if last and queries is not None and "sequence_ids" in inputs:
                 score_bias = tf.gather(score_bias[:, 0], queries, batch_dims=1)[:, None]  # [B, 1, K, S]
-            arguments = (hidden, score_bias, weights[block], queries if last else None, _fold(seed, i + 1))
-            if self.recompute and training and not return_attention_probs:
+            here, recomputed = weights[block], self.recompute and training and not return_attention_probs
+            if recomputed and block in self.layer_blocks[i + 1 :]:
+                hidden, here, weights[block] = self.blocks[block].share_out(hidden, here)
+            arguments = (hidden, score_bias, here, queries if last else None, _fold(seed, i + 1))
+            if recomputed:
                 hidden = self.blocks[block].call_recomputed(*arguments)
             else:
                 hidden, attention = self.blocks[block](*arguments)

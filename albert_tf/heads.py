@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import layers
+from albert_tf import activations, layers
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 
@@ -47,7 +47,7 @@ class MaskedLMHead(layers.AlbertLayer):
 
     def call(self, hidden: tf.Tensor, word_embeddings: tf.Variable) -> tf.Tensor:
         """Hidden states [B, P, H] at the predicted positions, table [V, E] -> logits float32 [B, P, V]."""
-        x = self.layer_norm(layers.activation(self.hidden_act)(self.dense(hidden)))
+        x = self.layer_norm(activations.BY_NAME[self.hidden_act](self.dense(hidden)))
         flat = tf.reshape(x, [-1, self.embedding_size])
         logits = tf.matmul(flat, self.compute(tf.convert_to_tensor(word_embeddings)), transpose_b=True)
         logits = tf.cast(logits, tf.float32) + self.output_bias

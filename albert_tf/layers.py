@@ -9,18 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-_ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "gelu": lambda x: tf.nn.gelu(x, approximate=True),
-    "gelu_erf": lambda x: tf.nn.gelu(x, approximate=False),
-    "relu": tf.nn.relu,
-    "tanh": tf.math.tanh,
-    "linear": tf.identity,
-}
-
-
-def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The function behind `hidden_act`."""
-    return _ACTIVATIONS[name]
+from albert_tf import activations
 
 
 def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None, act: str = "linear") -> tf.Tensor:
@@ -31,7 +20,7 @@ def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None, act: str = "l
     product = tf.matmul(tf.reshape(tf.cast(x, kernel.dtype), [-1, kernel.shape[0]]), kernel)
     if bias is not None:
         product = add_bias(product, bias)
-    return tf.reshape(activation(act)(product), [*shape_of(x)[:-1], kernel.shape[1]])
+    return tf.reshape(activations.BY_NAME[act](product), [*shape_of(x)[:-1], kernel.shape[1]])
 
 
 @tf.custom_gradient

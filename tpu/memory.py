@@ -9,9 +9,8 @@ from albert_tf.config import AlbertConfig
 
 _FLOAT32 = 4  # bytes
 _COMPUTE_BYTES = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}
-# Tensors of the inner width that the steps of an activation keep; the derivative's first steps count, since they are
-# taken as soon as their inputs are there, long before the backward pass needs them.
-_ACTIVATION_TENSORS = {"gelu": 5, "gelu_erf": 5, "relu": 1, "tanh": 1, "linear": 1}
+# Tensors of the inner width that an activation and the product behind it keep: GELU's input and output, or the output.
+_ACTIVATION_TENSORS = {"gelu": 2, "gelu_erf": 2, "relu": 1, "tanh": 1, "linear": 1}
 # The optimiser's products beside the gradients, as many values as parameters each: both decayed moments, the weight
 # decay, the squared gradient. All variables' are made at the same time.
 _UPDATE_TENSORS = 4
@@ -60,7 +59,7 @@ def training_bytes(
     # Logits and their gradient, and under mixed precision the product before the cast.
     logits = rows * num_predictions * config.vocab_size * (2 * _FLOAT32 + (compute if compute < _FLOAT32 else 0))
     between = kept + casts + max(logits, again + backward + 2 * block)
-    before_sums = (again or one_layer) + casts + backward + _waiting_gradients(config, compute)
+    before_sums = (again or one_layer) + casts + backward + _waiting_gradients(config, compute, recompute)
     update = parameters * _FLOAT32 * (1 + _UPDATE_TENSORS)
     waiting = parameters * _FLOAT32 if accumulate else 0
     state = parameters * 3 * _FLOAT32
@@ -99,10 +98,15 @@ def _weight_copies(config: AlbertConfig, compute: int) -> int:
     return fused + (sum(costs.parameters(config).values())) * compute
 
 
-def _waiting_gradients(config: AlbertConfig, compute: int) -> int:
-    """Gradients of the layers' weights before they are added up: one from each use of a shared weight.
+def _waiting_gradients(config: AlbertConfig, compute: int, recompute: bool) -> int:
+    """Gradients of the layers' weights before they are added up.
 
-    The tape would add up some early, but TensorFlow's graph optimiser makes one sum of such sums, at the very end.
+    One from each use of a shared weight: the tape would add up some early, but TensorFlow's graph optimiser makes one
+    sum of such sums, at the very end. Recomputed layers add theirs one after the other (AlbertBlock.share_out).
     """
-    kernels = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
-    return costs.block_counts(config).steps * kernels * compute
+    attention, feed_forward = 4 * config.hidden_size**2, 2 * config.hidden_size * config.intermediate_size
+    counts = costs.block_counts(config)
+    if recompute:
+        kept = counts.attentions * attention + counts.feed_forwards * feed_forward
+        return (kept + attention + feed_forward) * compute
+    return counts.steps * (attention + feed_forward) * compute

@@ -61,7 +61,7 @@ def test_activations_by_hand():
     config = preset("albert_tiny").replace(
         hidden_size=4, intermediate_size=8, num_attention_heads=2, num_hidden_layers=2, embedding_size=3
     )
-    layer = 4 * ((4 + 2 * 4) * 4 + 5 * 8 + 2 * 6)  # a query position, float32: of width 4, of width 8, probabilities
+    layer = 4 * ((4 + 2 * 4) * 4 + 2 * 8 + 2 * 6)  # a query position, float32: of width 4, of width 8, probabilities
     expected = 6 * layer + (2 * layer + 2 * 6 * 4 * 4) + 5 * 6 * 3 * 4
     needed = memory.training_bytes(config, rows=1, max_seq_length=6, num_predictions=1)
     assert needed["activations"] == expected

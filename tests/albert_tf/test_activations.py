@@ -1,0 +1,61 @@
+"""The activations against formulas in float64, their slopes against differences, and what they keep in memory."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import activations, config
+
+X = np.concatenate([np.linspace(-12, 12, 241), [-100.0, -1e-3, 1e-3, 100.0]])
+FORMULAS = {
+    "gelu": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu_erf": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
+}
+
+
+def slope(name, x, upstream=None):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = activations.BY_NAME[name](x)
+    return y, tape.gradient(y, x, upstream)
+
+
+def test_every_name_of_the_configuration_has_a_function():
+    assert set(activations.BY_NAME) == set(config.ACTIVATIONS)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_values_and_slopes(name):
+    formula = np.vectorize(FORMULAS[name])
+    upstream = np.linspace(-2, 3, len(X))
+    y, gradient = slope(name, tf.constant(X), tf.constant(upstream))
+    np.testing.assert_allclose(y, formula(X), rtol=0, atol=1e-8)
+    differences = (formula(X + 1e-5) - formula(X - 1e-5)) / 2e-5
+    np.testing.assert_allclose(gradient, upstream * differences, rtol=0, atol=2e-8)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 4e-6), ("bfloat16", 0.02), ("float16", 3e-3)])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_slopes_in_shorter_types(name, dtype, bound):
+    x = tf.cast(tf.constant(X), dtype)
+    exact = slope(name, tf.cast(x, tf.float64))[1]
+    gradient = slope(name, x)[1]
+    assert gradient.dtype == dtype
+    np.testing.assert_allclose(tf.cast(gradient, tf.float64), exact, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_derivative_waits_for_the_gradient_from_above(name):
+    """Else its first steps run in the forward pass, and five tensors a layer wait for the backward one."""
+
+    @tf.function(autograph=False)
+    def backward(x, upstream):
+        return slope(name, x, upstream)[1]
+
+    graph = backward.get_concrete_function(*[tf.TensorSpec([4], tf.float32)] * 2).graph
+    x, upstream = graph.inputs
+    readers = {op for op in x.consumers() if op.type in ("Square", "Tanh", "Mul", "Exp", "Erf", "Identity")}
+    late = [op for op in readers if upstream.op in op.control_inputs]
+    assert len(late) == 1, "the derivative reads x through one op that waits"
