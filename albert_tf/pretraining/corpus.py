@@ -14,6 +14,7 @@ import itertools
 import os
 import pathlib
 import re
+import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -214,14 +215,17 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     files: dict[str, None] = {}
     for pattern in filter(None, (os.path.expanduser(str(item).strip()) for item in listed)):
         if os.path.isdir(pattern):
-            found = sorted(
-                str(path)
-                for path in pathlib.Path(pattern).rglob("*")
-                if path.is_file() and path.name.endswith(TEXT_SUFFIXES)
-            )
+            within = [path for path in pathlib.Path(pattern).rglob("*") if path.is_file()]
+            found = sorted(str(path) for path in within if path.name.endswith(TEXT_SUFFIXES))
             if not found:
                 raise UserError(
                     f"no text in the folder {pattern}: expected .txt, .gz or .tar.gz files; name others by a glob"
+                )
+            if len(found) < len(within):
+                print(
+                    f"NOTICE: {len(within) - len(found)} of {len(within)} files in {pattern} end in neither .txt, .gz "
+                    "nor .tar.gz and are left out; name them by a glob to take them",
+                    file=sys.stderr,
                 )
         else:
             found = (

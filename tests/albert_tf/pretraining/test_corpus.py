@@ -124,6 +124,14 @@ def test_truncated_archive(tmp_path):
         list(documents(path, "paragraphs"))
 
 
+def test_files_of_a_folder_that_are_left_out_are_told(tmp_path, capsys):
+    for name in ("a.txt", "b.md", "c.html"):
+        (tmp_path / name).write_text("Text.")
+    assert find_files(str(tmp_path)) == [str(tmp_path / "a.txt")]
+    assert f"NOTICE: 2 of 3 files in {tmp_path} end in neither" in capsys.readouterr().err
+    assert len(find_files(f"{tmp_path}/*")) == 3 and not capsys.readouterr().err
+
+
 def test_find_files(tmp_path):
     names = ["b.txt", "a.txt", "c.gz", "d.csv", "sub/e.txt"]
     (tmp_path / "sub").mkdir()
