@@ -11,9 +11,9 @@ _FLOAT32 = 4  # bytes
 _COMPUTE_BYTES = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}
 # Tensors of the inner width that an activation and the product behind it keep: GELU's input and output, or the output.
 _ACTIVATION_TENSORS = {"gelu": 2, "gelu_erf": 2, "relu": 1, "tanh": 1, "linear": 1}
-# The optimiser's products beside the gradients, as many values as parameters each: both decayed moments, the weight
-# decay, the squared gradient. All variables' are made at the same time.
-_UPDATE_TENSORS = 4
+# The optimiser's products that exist at once beside the gradients, as many values as parameters each, of both moments,
+# the weight decay and the squared gradient: measured, without and with recomputation, which spreads the gradients out.
+_UPDATE_TENSORS, _UPDATE_TENSORS_RECOMPUTED = 3, 2
 # On the host: what the allocator cannot reuse and kernels work in, for any model; for each layer the traced graph, its
 # optimised copies and the executor's tables, measured with layers of hardly any width.
 _HOST, _PROGRAM_OF_LAYER, _PROGRAM_OF_RECOMPUTED_LAYER = 80 << 20, 6 << 20, 9 << 20
@@ -60,7 +60,7 @@ def training_bytes(
     logits = rows * num_predictions * config.vocab_size * (2 * _FLOAT32 + (compute if compute < _FLOAT32 else 0))
     between = kept + casts + max(logits, again + backward + 2 * block)
     before_sums = (again or one_layer) + casts + backward + _waiting_gradients(config, compute, recompute)
-    update = parameters * _FLOAT32 * (1 + _UPDATE_TENSORS)
+    update = parameters * _FLOAT32 * (1 + (_UPDATE_TENSORS_RECOMPUTED if recompute else _UPDATE_TENSORS))
     waiting = parameters * _FLOAT32 if accumulate else 0
     state = parameters * 3 * _FLOAT32
     program = _HOST + steps * (_PROGRAM_OF_RECOMPUTED_LAYER if recompute else _PROGRAM_OF_LAYER)

@@ -27,7 +27,7 @@ from tpu.run_folder import RunFolder
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS, SAVE = 240, 16
 FLAGS = {"train_batch_size": 12, "num_train_steps": STEPS, "num_warmup_steps": 16, "save_checkpoints_steps": SAVE}
-FLAGS |= {"distribution": "multi_worker", "deterministic": "true", "hidden_dropout": 0.1}
+FLAGS |= {"eval_batch_size": 48, "distribution": "multi_worker", "deterministic": "true", "hidden_dropout": 0.1}
 LOST_WITHIN = 45  # seconds; TensorFlow takes a worker for lost after 10 without a heartbeat, and machines may be busy
 
 
