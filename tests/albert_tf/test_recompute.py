@@ -112,3 +112,23 @@ def test_attention_probabilities_are_still_given():
     encoder, inputs = AlbertEncoder(CONFIG, recompute=True), make_inputs()
     del inputs["output_positions"]
     assert len(encoder(inputs, training=True, return_attention_probs=True)["attention_probs"]) == 8
+
+
+def test_gradients_of_a_shared_block_are_added_layer_by_layer():
+    """Else all layers' wait until the end: albert_large took twice as much at 2 x 512 (tests/tpu/test_memory.py)."""
+    config = CONFIG.replace(num_hidden_groups=1, inner_group_num=1)
+    encoder, inputs = AlbertEncoder(config, recompute=True), make_inputs()
+    encoder(inputs)
+    weights = list(encoder.named_variables().values())
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(encoder(inputs, training=True)["pooled_output"])
+        return tape.gradient(loss, weights)
+
+    graph = step.get_concrete_function().graph
+    sums = [{source.name for source in op.control_inputs if source.type == "AddV2"} for op in graph.get_operations()]
+    waiting = [names for names in sums if names]
+    per_layer = 12  # weights as a block reads them: six of each sub-layer
+    assert [len(names) for names in waiting] == [per_layer] * (config.num_hidden_layers - 1)
