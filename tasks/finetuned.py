@@ -82,11 +82,17 @@ def load_finetuned(
 ) -> tuple[Model, Task]:
     """A fine-tuned model and its task; `task_name`, if given, must be that task.
 
-    Raises UserError where the model is not fine-tuned, is for another task, or lacks head or tokeniser.
+    Raises UserError where the model is not fine-tuned, is for another task, lacks head or tokeniser, or has fewer
+    positions than the task's rows tokens.
     """
     model = checkpoints.load_model(model_dir, dtype=dtype)
     task = asked_task(task_of(model.info, model_dir), task_name, model_dir)
     check_head(model, task, model_dir)
+    if task.max_seq_length > (positions := model.config.max_position_embeddings):
+        raise UserError(
+            f"{model_dir}: model.json says max_seq_length {task.max_seq_length}, albert_config.json has {positions} "
+            "positions; put the files together that belong together, or lower the first"
+        )
     if model.tokenizer is None:
         raise UserError(f"{model_dir} has no tokeniser file: expected spiece.model or vocab.txt; put it there")
     return model, task

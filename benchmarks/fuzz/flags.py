@@ -121,7 +121,10 @@ def make(shop: Workshop) -> list[str]:
                 arguments.append(f"--{flag}={value}")
             else:
                 given[flag] = value
+    # What bounds the work stays, and no server is started that runs until somebody stops it.
+    given |= {flag: value for flag, value in _COMMANDS[name][1].items() if flag in _WORK - given.keys()}
     arguments += [f"--{flag}={value}" for flag, value in given.items()]
+    arguments = [argument for argument in arguments if argument != "--role=dispatcher"]
     rng.shuffle(arguments)
     return [name, *arguments]
 

@@ -1,6 +1,7 @@
 """Own tables, ensembles, submissions, wrong inputs: through the command line."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -63,6 +64,16 @@ def test_own_classification(own, classifiers, tmp_path, command):
     header, ids, probabilities = _probabilities(tmp_path / "p.tsv")
     assert header == ["id", "prediction", "probability_dull", "probability_shiny"]
     assert ids == [f"row{i}" for i in range(7)] and probabilities.shape == (7, 2)
+
+
+def test_rows_longer_than_the_positions_are_refused(own, classifiers, tmp_path, capfd, command):
+    """As when model.json comes from another model: such rows would fail in the middle of TensorFlow's graph."""
+    folder = tmp_path / "model"
+    shutil.copytree(classifiers / "1", folder)
+    info = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**info, "max_seq_length": 97}))
+    assert command("evaluate", model_dir=folder, input_file=own / "dev.jsonl") == 2
+    assert "says max_seq_length 97, albert_config.json has 96 positions" in capfd.readouterr().err
 
 
 def test_ensembles_average_also_over_another_order_of_labels(own, classifiers, tmp_path, capfd, command):
