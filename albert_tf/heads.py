@@ -288,6 +288,9 @@ def make_head(name: str, config: AlbertConfig, **options: Any) -> layers.AlbertL
     labels = options.get("num_labels", 1)
     if not isinstance(labels, int) or labels < 1:
         raise UserError(f"the {name} head has num_labels {labels!r}: expected a whole number of at least 1")
+    rate = options.get("dropout_rate", 0.0)
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < 1:
+        raise UserError(f"the {name} head has dropout_rate {rate!r}: expected at least 0 and less than 1")
     shared = {"hidden_size": config.hidden_size, "initializer_range": config.initializer_range, "name": name}
     try:
         return HEADS[name](config, {**shared, **options})

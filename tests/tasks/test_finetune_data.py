@@ -196,6 +196,7 @@ WRONG = [
     ({"tpu_name": "grpc://10.0.0.1:8470"}, "a TPU of other machines"),
     ({"seed": 2**31}, "seed"),
     ({"encoder_dropout": 1.5}, "hidden_dropout_prob is 1.5"),
+    ({"classifier_dropout": 1.0}, "dropout_rate 1.0: expected at least 0 and less than 1"),
     ({"learning_rate": -1.0}, "learning_rate is -1.0"),
     ({"mixed_precision": "half"}, "expected one of float32, mixed_bfloat16, mixed_float16"),
     ({"optimizer": "sgd"}, "expected one of adamw, lamb"),
