@@ -34,7 +34,7 @@ IDS_OPS = set(
     "AddV2 All AssignVariableOp Assert BatchMatMulV2 BiasAdd Cast ClipByValue ConcatV2 Const DisableCopyOnRead "
     "Equal GatherV2 GreaterEqual Identity IdentityN Less LessEqual LogicalAnd MatMul Max Maximum Mean "
     "MergeV2Checkpoints Min Minimum Mul NoOp Pack Pad PartitionedCall Placeholder Pow ReadVariableOp Reshape "
-    "RestoreV2 Rsqrt SaveV2 Select SelectV2 Shape ShardedFilename Softmax SquaredDifference Squeeze Sum "
+    "RestoreV2 Rsqrt SaveV2 Select SelectV2 Shape ShardedFilename Softmax Square SquaredDifference Squeeze Sum "
     "StatefulPartitionedCall StaticRegexFullMatch StopGradient StridedSlice StringJoin Sub Tanh Transpose Unpack "
     "UnsortedSegmentSum VarHandleOp VarIsInitializedOp ExpandDims".split()
 )
