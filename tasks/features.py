@@ -88,6 +88,14 @@ def tell_unknown(features: Features, tokenizer: Tokenizer, source: str | os.Path
         )
 
 
+def check_segments(features: Features, num_segments: int, source: str | os.PathLike) -> None:
+    """Raises UserError where a segment id has no row in the model's table (type_vocab_size), as with pairs of texts."""
+    if "segment_ids" in features.columns and features.columns["segment_ids"].values.max(initial=0) >= num_segments:
+        raise UserError(
+            f"{source} gives pairs of segments but the model knows {num_segments} (type_vocab_size); use a model with 2"
+        )
+
+
 class FeatureCache:
     """Features that an earlier run kept in a folder, or that this one makes.
 

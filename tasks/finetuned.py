@@ -13,7 +13,7 @@ from albert_tf.checkpoints import Model
 from albert_tf.errors import UserError
 from tasks.catalog import canonical_name, make_task, task_of
 from tasks.evaluation import DEFAULT_BATCH_SIZE, Predictor, single_machine_strategy
-from tasks.features import FeatureCache, tell_unknown
+from tasks.features import FeatureCache, check_segments, tell_unknown
 from tasks.task import Task
 
 _SAME_HEAD = {"ax": "mnli"}  # tasks that are answered by the model of another
@@ -71,6 +71,7 @@ class Ensemble:
         for model, task in zip(self._models, self._tasks, strict=True):
             features = cache.features(task, examples, model.tokenizer, source)
             tell_unknown(features, model.tokenizer, source)
+            check_segments(features, model.config.type_vocab_size, source)
             predictor = Predictor(model, task, strategy=self._strategy, batch_size=self._computing.batch_size)
             answers.append(predictor.predictions(features, examples))
         cache.keep()

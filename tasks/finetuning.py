@@ -17,7 +17,15 @@ from albert_tf.errors import UserError
 from tasks import archives, starting
 from tasks.catalog import make_task
 from tasks.evaluation import Predictor, labelled, single_machine_strategy
-from tasks.features import MOST_UNKNOWN, FeatureCache, Features, content_hash, tell_unknown, unknown_share
+from tasks.features import (
+    MOST_UNKNOWN,
+    FeatureCache,
+    Features,
+    check_segments,
+    content_hash,
+    tell_unknown,
+    unknown_share,
+)
 from tasks.feeding import training_feed
 from tasks.task import Recipe, Task
 from tasks.task_model import TaskModel
@@ -213,6 +221,7 @@ def check_known(data: EvaluationSet, model: Model) -> None:
             f"most {MOST_UNKNOWN:.0%}: give a --model_dir of this language, casing and script"
         )
     tell_unknown(data.features, model.tokenizer, data.path)
+    check_segments(data.features, model.config.type_vocab_size, data.path)
 
 
 def recipe_of(settings: Settings, task: Task, source: Model) -> Recipe:

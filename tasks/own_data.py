@@ -44,7 +44,10 @@ class OwnRegression(_OwnColumns, Regression):
 def make(name: str, *, options: dict[str, Any] | None, labels: Sequence[str] | None, **settings: Any) -> Task:
     """The task `classification` or `regression` for the columns that the options name."""
     options = {**DEFAULT_OPTIONS, **(options or {})}
-    options["text_columns"] = tuple(options["text_columns"])
+    texts, label = options["text_columns"], options["label_column"]
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(column, str) for column in (*texts, label)):
+        raise UserError(f"text_columns is {texts!r} and label_column {label!r}: expected names of columns")
+    options["text_columns"] = tuple(texts)
     kind = OwnClassification if name == "classification" else OwnRegression
     return kind(name, layout=_layout(options), recipe=RECIPE, options=options, labels=labels, **settings)
 

@@ -126,6 +126,10 @@ def _config(given: flags.FlagValues) -> AlbertConfig:
             f"max_seq_length is {given.max_seq_length}: expected at most the model's {config.max_position_embeddings} "
             "positions; give a shorter length"
         )
+    if config.type_vocab_size < 2:
+        raise UserError(
+            f"type_vocab_size is {config.type_vocab_size}: expected at least 2, as the rows are pairs of segments"
+        )
     if (given.max_predictions_per_seq or 1) > given.max_seq_length:
         raise UserError(
             f"max_predictions_per_seq is {given.max_predictions_per_seq}: expected at most max_seq_length "

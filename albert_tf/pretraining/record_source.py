@@ -127,6 +127,11 @@ def check_records(
             f"the records have {info.max_seq_length} tokens a row but the model has {config.max_position_embeddings} "
             "positions (max_position_embeddings); make shorter records or a model with more positions"
         )
+    if info.objective != "none" and config.type_vocab_size < 2:
+        raise UserError(
+            f"the records hold pairs of segments but the model knows {config.type_vocab_size} (type_vocab_size); use a "
+            "model with 2, or records with --objective=none"
+        )
     static = info.masking == "static"
     if static and max_predictions_per_seq not in (None, info.max_predictions_per_seq):
         raise UserError(

@@ -1,6 +1,7 @@
 """Flags: values of the wrong kind, out of range, huge, empty; unknown, missing, repeated and contradictory ones."""
 
 import importlib
+import re
 from typing import Any
 
 from absl import flags as absl_flags
@@ -125,6 +126,8 @@ def make(shop: Workshop) -> list[str]:
     given |= {flag: value for flag, value in _COMMANDS[name][1].items() if flag in _WORK - given.keys()}
     arguments += [f"--{flag}={value}" for flag, value in given.items()]
     arguments = [argument for argument in arguments if argument != "--role=dispatcher"]
+    # Who names an existing file as output has it replaced.
+    arguments = [re.sub(r"^(--output_\w+=)(\./)?in/", r"\1out/", argument) for argument in arguments]
     rng.shuffle(arguments)
     return [name, *arguments]
 

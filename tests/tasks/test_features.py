@@ -6,7 +6,7 @@ import pytest
 from albert_tf import checkpoints
 from albert_tf.errors import UserError
 from tasks.catalog import make_task
-from tasks.features import FeatureCache, content_hash, make_features, tell_unknown, unknown_share
+from tasks.features import FeatureCache, check_segments, content_hash, make_features, tell_unknown, unknown_share
 from tasks.text import TextExample
 
 
@@ -125,3 +125,21 @@ def test_a_cache_that_cannot_be_written_is_said_and_no_more(tokenizer, tmp_path,
     cache.keep()
     assert capsys.readouterr().err.startswith("NOTICE: features are not kept: ")
     assert source.read_text() == "one" and [path.name for path in tmp_path.iterdir()] == ["train.tsv"]
+
+
+def test_pairs_need_a_model_that_knows_two_segments(tokenizer):
+    """Else a look-up beyond the table: an error of TensorFlow's on a CPU, silence and zeros on a GPU."""
+    one, two = (
+        make_features(make_task(name), examples, tokenizer)
+        for name, examples in (("sst-2", _examples()), ("mrpc", [TextExample("0", ("a river", "a ship"), "1")]))
+    )
+    check_segments(one, 1, "rows.tsv")
+    check_segments(two, 2, "rows.tsv")
+    with pytest.raises(UserError, match="rows.tsv gives pairs of segments but the model knows 1 .type_vocab_size"):
+        check_segments(two, 1, "rows.tsv")
+
+
+@pytest.mark.parametrize("columns", [[None], 3, ["a", 1]])
+def test_columns_that_are_no_names_are_refused(columns):
+    with pytest.raises(UserError, match="expected names of columns"):
+        make_task("classification", options={"text_columns": columns})

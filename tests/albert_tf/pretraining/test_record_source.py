@@ -98,11 +98,15 @@ def test_matching_records_pass(folder, tokenizer):
     [
         ({"config": AlbertConfig(vocab_size=501)}, ["vocab_size is 500", "501 in the model"]),
         ({"config": AlbertConfig(vocab_size=VOCAB, max_position_embeddings=8)}, ["16 tokens", "8 positions"]),
+        (
+            {"config": AlbertConfig(vocab_size=VOCAB, type_vocab_size=1)},
+            ["pairs of segments", "knows 1 (type_vocab_size"],
+        ),
         ({"max_seq_length": 128}, ["max_seq_length is 16", "128 in the flag"]),
         ({"max_predictions_per_seq": 17}, ["max_predictions_per_seq is 17", "has 16 tokens"]),
         ({"global_batch_size": 34}, ["33 records", "batch 34"]),
     ],
-    ids=["vocab_size", "positions", "max_seq_length", "predictions", "batch"],
+    ids=["vocab_size", "positions", "segments", "max_seq_length", "predictions", "batch"],
 )
 def test_what_does_not_fit_is_named_with_both_values(folder, tokenizer, changes, words):
     with pytest.raises(UserError) as error:
