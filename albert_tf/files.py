@@ -34,22 +34,35 @@ def write_atomically(path: str | os.PathLike, data: bytes | str) -> None:
 def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Gives a file beside `path` that takes its place once it is written, and vanishes on failure.
 
+    A device, a pipe or a link (/dev/stdout, /dev/null) keeps its place and is written to.
+
     Raises UserError where the folder cannot be written to.
     """
     path = pathlib.Path(path)
+    if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+        with _told(path), open(path, "wb") as file:
+            yield file
+        return
     partial = path.with_name(f"{_PARTIAL}{os.getpid()}-{path.name}")
     try:
-        with open(partial, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot write {path}: {reason}; check the folder, its rights and the disk") from error
+        with _told(path):
+            with open(partial, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
+
+
+@contextlib.contextmanager
+def _told(path: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot write {path}: {reason}; check the folder, its rights and the disk") from error
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:

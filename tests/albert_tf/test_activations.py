@@ -36,7 +36,7 @@ def test_values_and_slopes(name):
     np.testing.assert_allclose(gradient, upstream * differences, rtol=0, atol=2e-8)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("float32", 4e-6), ("bfloat16", 0.02), ("float16", 3e-3)])
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 5e-6), ("bfloat16", 0.04), ("float16", 3e-3)])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_slopes_in_shorter_types(name, dtype, bound):
     x = tf.cast(tf.constant(X), dtype)
@@ -56,6 +56,5 @@ def test_the_derivative_waits_for_the_gradient_from_above(name):
 
     graph = backward.get_concrete_function(*[tf.TensorSpec([4], tf.float32)] * 2).graph
     x, upstream = graph.inputs
-    readers = {op for op in x.consumers() if op.type in ("Square", "Tanh", "Mul", "Exp", "Erf", "Identity")}
-    late = [op for op in readers if upstream.op in op.control_inputs]
-    assert len(late) == 1, "the derivative reads x through one op that waits"
+    late = [op for op in x.consumers() if upstream.op in op.control_inputs]
+    assert [op.type for op in late] == ["Identity"], "the derivative reads x through one op that waits"

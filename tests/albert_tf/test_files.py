@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pathlib
+import stat
 
 import pytest
 
@@ -82,3 +83,18 @@ def test_links_with_plain_names(tmp_path, name):
     with files.plainly_named(folder) as link:
         (link / "b").touch()
     assert (folder / "b").is_file()
+
+
+def test_links_and_pipes_keep_their_place(tmp_path):
+    """Seen: an output named /dev/null took the device's place."""
+    link, target, pipe = tmp_path / "link", tmp_path / "target", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    files.write_atomically(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    files.write_atomically(pipe, "through")
+    assert os.read(reader, 100) == b"through" and stat.S_ISFIFO(pipe.stat().st_mode)
+    os.close(reader)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "target"]
