@@ -31,10 +31,12 @@ CONFIG = AlbertConfig(
 # What an export on ids asks of a server: TensorFlow's own ops. All are as old as TensorFlow 2, but for
 # DisableCopyOnRead, which tf.saved_model.save puts beside the weights.
 IDS_OPS = set(
+    # The gradients of GELU and of biases, which come along as functions.
+    "AddN BroadcastGradientArgs Sum TanhGrad "
     "AddV2 All AssignVariableOp Assert BatchMatMulV2 BiasAdd Cast ClipByValue ConcatV2 Const DisableCopyOnRead "
     "Equal GatherV2 GreaterEqual Identity IdentityN Less LessEqual LogicalAnd MatMul Max Maximum Mean "
     "MergeV2Checkpoints Min Minimum Mul NoOp Pack Pad PartitionedCall Placeholder Pow ReadVariableOp Reshape "
-    "RestoreV2 Rsqrt SaveV2 Select SelectV2 Shape ShardedFilename Softmax Square SquaredDifference Squeeze Sum "
+    "RestoreV2 Rsqrt SaveV2 Select SelectV2 Shape ShardedFilename Softmax SquaredDifference Squeeze "
     "StatefulPartitionedCall StaticRegexFullMatch StopGradient StridedSlice StringJoin Sub Tanh Transpose Unpack "
     "UnsortedSegmentSum VarHandleOp VarIsInitializedOp ExpandDims".split()
 )
