@@ -103,7 +103,7 @@ def _problem(event: str, arguments: tuple, folder: str) -> str | None:
     if event in ("os.listdir", "os.scandir"):
         return _strays(arguments[0], folder, False)
     if event in _CHANGES:
-        found = (_strays(arguments[position], folder, True) for position in _CHANGES[event])
+        found = (_strays(arguments[position], folder, True, devices=False) for position in _CHANGES[event])
         return next(filter(None, found), None)
     if event in ("socket.connect", "socket.getaddrinfo"):
         host = arguments[1][0] if event == "socket.connect" and isinstance(arguments[1], tuple) else arguments[0]
@@ -116,11 +116,14 @@ def _problem(event: str, arguments: tuple, folder: str) -> str | None:
     return None
 
 
-def _strays(path: object, folder: str, writes: bool) -> str | None:
+def _strays(path: object, folder: str, writes: bool, *, devices: bool = True) -> str | None:
+    """What is wrong with touching `path`; `devices` may be read and written to, though not replaced or removed."""
     if not isinstance(path, (str, bytes, os.PathLike)):  # a descriptor, or None for the current folder
         return None
     place = os.path.realpath(os.fsdecode(path))
-    if place == folder or place.startswith(f"{folder}/") or place.startswith(("/dev/", "/proc/self/")):
+    if place == folder or place.startswith(f"{folder}/"):
+        return None
+    if devices and place.startswith(("/dev/", "/proc/self/")):
         return None
     if not writes and any(place == one or place.startswith(f"{one}/") for one in _READABLE):
         return None

@@ -73,6 +73,7 @@ FAIL = "raise UserError('wrong: found this, expected that')"
         ("pathlib.Path('out/.partial-x').write_text('x')", 0, "leaves out/.partial-x"),
         ("pathlib.Path('../x').write_text('x')", 0, "x outside the given paths"),
         ("open('/etc/passwd').read()", 0, "reads /etc/passwd outside the given paths"),
+        ("os.utime('/dev/null')", 0, "writes /dev/null outside the given paths"),
         ("os.symlink('/etc/passwd', 'out/link'); open('out/link').read()", 0, "reads /etc/passwd outside"),
         ("import subprocess; subprocess.run(['/bin/true'])", 0, "starts /"),
         ("import tensorflow as tf; tf.io.read_file('../outside/bait')", 0, "reads bait outside the given paths"),
