@@ -77,30 +77,93 @@ def test_cluster_of_workers(monkeypatch):
     assert found.addresses == ("node1:4000", "node2:4000", "node3:4000") and found.index == 2
 
 
-@pytest.mark.parametrize("code", [0, 2, 75, 137, 142, 143])
-def test_slurm(tmp_path, code):
-    """With stand-ins for srun, which starts two tasks, and scontrol, which names the hosts and takes requeues."""
-    (tmp_path / "scontrol").write_text(
-        f'#!/bin/bash\nif [[ $1 == requeue ]]; then echo $2 >> {tmp_path}/requeued; else printf "n1\\nn2\\n"; fi\n'
-    )
-    tasks = 'for i in 0 1; do SLURM_PROCID=$i "$@"; done'
-    skip = "while [[ $1 == -* ]]; do shift; done"
-    (tmp_path / "srun").write_text(f"#!/bin/bash\n{skip}\n{tasks}\nexit {code}\n")
-    for stand_in in ("scontrol", "srun"):
-        (tmp_path / stand_in).chmod(0o755)
-    command = ["bash", str(LAUNCHERS / "slurm.sh"), "--seed=7"]
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DRY_RUN": "1", **PLACES, "SLURM_JOB_NODELIST": "n[1-2]"}
-    environment |= {"SLURM_JOB_ID": "17", "SLURM_SUBMIT_DIR": str(LAUNCHERS.parents[1])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert done.returncode == code and not done.stderr
-    lines = done.stdout.splitlines()
+@pytest.fixture
+def slurm(tmp_path):
+    """Runs slurm.sh with stand-ins; gives what it printed, its exit code and whether the job was requeued.
+
+    scontrol names two hosts and takes requeues; srun starts a task for each and ends with the greatest of their codes,
+    as the real one does; the program ends with FIRST or SECOND.
+    """
+    stand_ins = {
+        "scontrol": f'if [[ $1 == requeue ]]; then echo $2 >> {tmp_path}/requeued; else printf "n1\\nn2\\n"; fi',
+        "srun": """
+            greatest=0
+            while [[ $1 == -* ]]; do shift; done
+            for i in 0 1; do
+              code=0
+              SLURM_PROCID=$i "$@" || code=$?
+              ((code <= greatest)) || greatest=$code
+            done
+            exit $greatest""",
+        "program": """[[ $TF_CONFIG == *'"index": 0'* ]] && exit $FIRST || exit $SECOND""",
+    }
+    for name, lines in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{lines}\n")
+        (tmp_path / name).chmod(0o755)
+    fixed = {"PATH": f"{tmp_path}:/usr/bin:/bin", **PLACES, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "17"}
+    fixed |= {"SLURM_SUBMIT_DIR": str(LAUNCHERS.parents[1])}
+
+    def run(**environment):
+        command = ["bash", str(LAUNCHERS / "slurm.sh"), "--seed=7"]
+        done = subprocess.run(
+            command, env={**fixed, **environment}, capture_output=True, text=True, timeout=60, cwd=tmp_path
+        )
+        assert not done.stderr
+        return done.stdout, done.returncode, (tmp_path / "requeued").exists()
+
+    return run
+
+
+def test_slurm_tasks(slurm):
+    printed, code, requeued = slurm(DRY_RUN="1")
+    assert code == 0 and not requeued
+    lines = printed.splitlines()
     assert len(lines) == 2
     for index, line in enumerate(lines):
         values, cluster = parsed(line, DEVICES["worker"])
         assert values.distribution == "multi_worker" and values.seed == 7
         assert cluster["task"] == {"type": "worker", "index": index}
         assert cluster["cluster"]["worker"] == ["n1:2222", "n2:2222"]
-    assert (tmp_path / "requeued").exists() == (code in (75, 137, 142, 143))
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ((0, 0), (0, False)),
+        ((2, 2), (2, False)),
+        ((75, 2), (2, False)),  # what one worker was told is in the way of all; the others only lost it
+        ((2, 143), (2, False)),
+        ((1, 0), (1, False)),
+        ((75, 75), (75, True)),
+        ((137, 75), (137, True)),
+        ((75, 142), (142, True)),
+        ((143, 143), (143, True)),
+    ],
+)
+def test_slurm_starts_again_where_that_helps(slurm, tmp_path, codes, expected):
+    first, second = map(str, codes)
+    assert slurm(ALBERT_TF=str(tmp_path / "program"), FIRST=first, SECOND=second)[1:] == expected
+
+
+@pytest.mark.parametrize("code", [143, 2, 0])
+def test_slurm_task_hands_on_the_signal_and_the_code(tmp_path, code):
+    """Slurm may signal the task alone; the program saves first, and its code comes out."""
+    program = tmp_path / "program"
+    stop = f"trap : TERM; echo saving; sleep 0.3; echo saved; exit {code}"
+    program.write_text(f"#!/bin/bash\ntrap '{stop}' TERM\necho running\nwhile :; do sleep 0.05; done\n")
+    program.chmod(0o755)
+    environment = {"PATH": "/usr/bin:/bin", **PLACES, "HOSTS": "n1", "SLURM_PROCID": "0", "ALBERT_TF": str(program)}
+    command = ["bash", str(LAUNCHERS / "slurm_task.sh")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as task:
+        try:
+            assert task.stdout.readline() == "running\n"
+            task.terminate()
+            assert task.stdout.readline() == "saving\n"
+            task.terminate()  # once more, while it waits for the end
+            assert task.stdout.readline() == "saved\n"
+            assert task.wait(20) == {2: 200}.get(code, code)
+        finally:
+            task.kill()
 
 
 def test_kubernetes():

@@ -15,8 +15,8 @@ cd "${SLURM_SUBMIT_DIR:-.}"  # Slurm runs a copy of this file from elsewhere
 HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tr '\n' ' ')
 export HOSTS
 code=0
-srun --kill-on-bad-exit=0 --wait=600 \
-  bash -c 'INDEX=$SLURM_PROCID exec bash tpu/launchers/worker.sh "$@"' worker.sh "$@" || code=$?
+srun --kill-on-bad-exit=0 --wait=600 bash tpu/launchers/slurm_task.sh "$@" || code=$?
+((code != 200)) || code=2  # one of the workers found something to be mended first; see slurm_task.sh
 # 143: saved on the signal that comes 300 seconds before the time is up; 137: a worker was killed; 75: another one saw it;
 # 142: it was killed at the very start. The same command goes on from there.
 if [[ $code =~ ^(75|137|142|143)$ ]] && ((${SLURM_RESTART_COUNT:-0} < 100)); then
