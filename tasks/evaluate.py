@@ -47,11 +47,12 @@ def define_model_flags(flag_values: "absl_flags.FlagValues") -> None:
 def load_ensemble(flags: Any) -> "Ensemble | ExportedEnsemble":
     """The models that --model_dir and --ensemble name, or the export that --model_dir names.
 
-    Raises UserError where there is none.
+    Raises UserError where there is none, or one is named twice.
     """
     model_dirs = [*([flags.model_dir] if flags.model_dir else []), *(flags.ensemble or [])]
     if not model_dirs:
         raise UserError("no model: give --model_dir=DIR, or --ensemble=DIR,DIR")
+    _check_distinct(model_dirs)
     from albert_tf.export import is_exported
 
     if any(map(is_exported, model_dirs)):
@@ -66,6 +67,19 @@ def load_ensemble(flags: Any) -> "Ensemble | ExportedEnsemble":
         cache_dir=flags.cache_dir,
     )
     return Ensemble(model_dirs, task_name=flags.task_name, task_options=task_options(flags), computing=computing)
+
+
+def _check_distinct(model_dirs: list[str]) -> None:
+    """Refuses an ensemble in which a model would count twice."""
+    named: dict[str, str] = {}
+    for folder in filter(os.path.isdir, model_dirs):
+        place = os.path.realpath(folder)
+        if place in named:
+            raise UserError(
+                f"--model_dir and --ensemble name {named[place]} twice (as {folder}), whose answers would count twice: "
+                "name each model once"
+            )
+        named[place] = folder
 
 
 def _exported(flags: Any, model_dirs: list[str]) -> "ExportedEnsemble":

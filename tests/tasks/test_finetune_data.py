@@ -283,3 +283,17 @@ def test_models_of_different_tasks_are_no_ensemble(
     both = f"{classifiers / '1'},{tmp_path / 'sst'}"
     assert command("evaluate", ensemble=both, input_file=own / "dev.jsonl") == 2
     assert "an ensemble is made of models for one task" in capfd.readouterr().err
+
+
+def test_a_model_that_is_named_twice_is_refused(own, classifiers, tmp_path, capfd, command):
+    """Else its answers would count twice, and the average be another one than the user believes."""
+    one, two = classifiers / "1", classifiers / "2"
+    (tmp_path / "link").symlink_to(one)
+    flags = {"input_file": own / "unlabelled.tsv", "output_file": tmp_path / "p.tsv"}
+    named = [{"model_dir": one, "ensemble": f"{one},{two}"}, {"ensemble": f"{two},{one},{tmp_path / 'link'}"}]
+    named += [{"model_dir": one, "ensemble": f"{one}/../1"}]
+    for models in named:
+        assert command("predict", **models, **flags) == 2
+        assert f"name {one} twice" in capfd.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "p.tsv").exists()
+    assert command("predict", model_dir=one, ensemble=two, **flags) == 0

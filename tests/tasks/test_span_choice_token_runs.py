@@ -131,7 +131,8 @@ def test_train_evaluate_predict(name, trained, tmp_path, capfd):
     assert command("predict", model_dir=alone, input_file=test_file, output_file=tmp_path / "test.out") == 0
     check_files(name, tmp_path, data, metrics, alone)
     if name in ("squad2.0", "tokens"):  # two equal models answer as one
-        flags = {"ensemble": f"{alone},{alone}", "input_file": test_file, "output_file": tmp_path / "pair.out"}
+        twin = shutil.copytree(alone, tmp_path / "twin")
+        flags = {"ensemble": f"{alone},{twin}", "input_file": test_file, "output_file": tmp_path / "pair.out"}
         assert command("predict", **flags) == 0
         assert (tmp_path / "pair.out").read_text() == (tmp_path / "test.out").read_text()
 
