@@ -127,10 +127,11 @@ class FeatureCache:
 
 
 def content_hash(path: str | os.PathLike) -> str:
-    """SHA-256 of a file (an archive, where the path goes on inside it), or of a folder's file names and contents."""
-    path, _ = archives.located(path)
+    """SHA-256 of a file, of a folder's file names and contents, or of an archive and the part of it that is meant."""
+    path, inner = archives.located(path)
     if not path.is_dir():
-        return files.sha256(path)
+        whole = files.sha256(path)
+        return hashlib.sha256(f"{whole}\0{inner}".encode()).hexdigest() if inner else whole
     inside = sorted(entry for entry in path.rglob("*") if entry.is_file())
     listing = "".join(f"{entry.relative_to(path)}\0{files.sha256(entry)}\n" for entry in inside)
     return hashlib.sha256(listing.encode()).hexdigest()

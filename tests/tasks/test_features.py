@@ -1,9 +1,11 @@
 """Features come back as they were, from memory and from the cache."""
 
+import tarfile
+
 import numpy as np
 import pytest
 
-from albert_tf import checkpoints
+from albert_tf import checkpoints, files
 from albert_tf.errors import UserError
 from tasks.catalog import make_task
 from tasks.features import FeatureCache, check_segments, content_hash, make_features, tell_unknown, unknown_share
@@ -115,6 +117,18 @@ def test_folders_are_hashed_by_names_and_contents(tmp_path):
     changed = content_hash(tmp_path / "a")
     (tmp_path / "a/x.txt").rename(tmp_path / "a/y.txt")
     assert len({before, changed, content_hash(tmp_path / "a")}) == 3
+
+
+def test_parts_of_one_archive_are_told_apart(tmp_path):
+    """Else training and development rows of RACE.tar.gz, as many of each, would be found in each other's place."""
+    archive = tmp_path / "RACE.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for split in ("train", "dev"):
+            tar.addfile(tarfile.TarInfo(f"RACE/{split}/1.txt"))
+    hashes = [content_hash(place) for place in (archive, archive / "train", archive / "dev")]
+    assert len(set(hashes)) == 3
+    assert hashes[0] == files.sha256(archive)
+    assert content_hash(archive / "dev") == hashes[2]
 
 
 def test_a_cache_that_cannot_be_written_is_said_and_no_more(tokenizer, tmp_path, capsys):
