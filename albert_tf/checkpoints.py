@@ -4,6 +4,7 @@ A native folder holds albert_config.json, model.json, the tokeniser file and wei
 written last and names the weights, so a reader always finds a whole model, also while a run replaces it.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -107,7 +108,7 @@ def save_model(folder: str | os.PathLike, model: Model, *, step: int = 0) -> Non
     info = _with_tokenizer(model.info, model.tokenizer)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        prefix = f"weights-{step}"
+        prefix = _new_prefix(folder, step)
         write_tensors(folder / prefix, {name: variable for name, variable in model.named_variables().items()})
         if model.tokenizer is not None:
             model.tokenizer.save(folder)
@@ -121,6 +122,15 @@ def save_model(folder: str | os.PathLike, model: Model, *, step: int = 0) -> Non
     for old in folder.glob("weights-*"):
         if not old.name.startswith(f"{prefix}."):
             old.unlink(missing_ok=True)
+
+
+def _new_prefix(folder: pathlib.Path, step: int) -> str:
+    """weights-STEP, or another name where model.json already names that one: those files stay until it is replaced."""
+    prefix = f"weights-{step}"
+    with contextlib.suppress(UserError):  # no model.json yet, or a damaged one
+        if read_info(folder)[1] == prefix:
+            return f"{prefix}-again"
+    return prefix
 
 
 def load_model(path: str | os.PathLike, *, heads: Iterable[str] | None = None, dtype: Any = None) -> Model:

@@ -1,0 +1,44 @@
+"""A model folder holds a whole model at every moment, also while another one takes its place."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from albert_tf import checkpoints
+from albert_tf.config import AlbertConfig
+
+CONFIG = AlbertConfig(
+    vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+    max_position_embeddings=8,
+)  # fmt: skip
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_kill_while_the_same_step_is_written_again_leaves_the_model_that_was_there(tmp_path, monkeypatch):
+    """As when the seeds of a fine-tuning are run once more: their best model goes to the same folder each time."""
+
+    def write_half(prefix, tensors):
+        write_tensors(prefix, tensors)
+        pathlib.Path(f"{prefix}.index").write_bytes(b"")
+        raise Killed
+
+    def kernel():
+        return checkpoints.load_model(tmp_path).encoder.pooler.kernel.numpy()
+
+    model = checkpoints.new_model(CONFIG, {})
+    variable, write_tensors = model.encoder.pooler.kernel, checkpoints.write_tensors
+    old, new = variable.numpy(), variable.numpy() + 1
+    checkpoints.save_model(tmp_path, model)
+    variable.assign(new)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(checkpoints, "write_tensors", write_half)
+        checkpoints.save_model(tmp_path, model)
+    np.testing.assert_array_equal(kernel(), old)
+    for _ in range(3):
+        checkpoints.save_model(tmp_path, model)
+        np.testing.assert_array_equal(kernel(), new)
+        assert len(list(tmp_path.glob("weights-*"))) == 2  # of the one model
