@@ -330,7 +330,8 @@ def _write_tokenizer(folder: pathlib.Path, model: checkpoints.Model) -> None:
     if tokenizer.kind == "sentencepiece":
         settings |= {"tokenizer_class": "AlbertTokenizer", "remove_space": True}
     else:
-        settings |= {"tokenizer_class": "BertTokenizer", "strip_accents": not tokenizer.keep_accents}
+        strips = tokenizer.do_lower_case and not tokenizer.keep_accents  # true would mean there: of whatever case
+        settings |= {"tokenizer_class": "BertTokenizer", "strip_accents": strips}
     settings["model_max_length"] = model.config.max_position_embeddings
     written = folder / "tokenizer_config.json"
     files.write_json(written, {**json.loads(written.read_text(encoding="utf-8")), **settings})

@@ -28,7 +28,8 @@ def load_tokenizer(
     data = _read(path)
     stored = _stored_settings(path)
     lower = stored.get("do_lower_case", True) if do_lower_case is None else do_lower_case
-    accents = stored.get("keep_accents", False) if keep_accents is None else keep_accents
+    kept = stored.get("keep_accents", stored.get("strip_accents") is False)
+    accents = kept if keep_accents is None else keep_accents
     tokenizer = _class_for(data, path)(data, path, do_lower_case=lower, keep_accents=accents)
     if stored.get("vocabulary_hash", tokenizer.hash) != tokenizer.hash:
         raise UserError(
@@ -96,7 +97,7 @@ def _read(path: pathlib.Path) -> bytes:
 
 
 def _stored_settings(path: pathlib.Path) -> dict:
-    """Settings beside the vocabulary; Hugging Face uses the same file name and the same two keys."""
+    """Settings beside the vocabulary; Hugging Face uses the same file name and keys, but for BERT's strip_accents."""
     settings_path = path.with_name(SETTINGS_FILE)
     if not settings_path.exists():
         return {}

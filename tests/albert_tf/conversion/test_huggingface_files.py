@@ -10,6 +10,7 @@ import safetensors.numpy
 from albert_tf import checkpoints
 from albert_tf.conversion import sources
 from albert_tf.conversion.convert import convert
+from albert_tf.tokenization import load_tokenizer
 
 
 def config_of(folder):
@@ -175,8 +176,6 @@ def test_old_names_and_buffers(write, random_model):
 
 
 def test_tokeniser_and_casing_travel(tmp_path, write, random_model, tiny_spm):
-    from albert_tf.tokenization import load_tokenizer
-
     tokenizer = load_tokenizer(tiny_spm, do_lower_case=False, keep_accents=True)
     source = write("native", random_model(vocab_size=800, tokenizer=tokenizer))
     for target in ("huggingface", "release"):
@@ -234,3 +233,18 @@ def test_wordpiece_vocabulary_of_the_chinese_releases_travels(tmp_path, write, r
     assert settings["tokenizer_class"] == "BertTokenizer" and settings["strip_accents"] is True
     convert(tmp_path / "face", tmp_path / "back", "release")
     assert checkpoints.load_model(tmp_path / "back").tokenizer.encode("ab b") == [5, 7, 6]
+
+
+def test_accents_of_wordpiece_are_worded_as_transformers_reads_them(tmp_path, write, random_model):
+    """There strip_accents=true drops accents whatever the case; here accents go only where the case does."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "e", "\u00e9", "\u00c9"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    for lower, keep, strips, ids in ((True, False, True, 5), (True, True, False, 6), (False, False, False, 7)):
+        tokenizer = load_tokenizer(tmp_path / "vocab.txt", do_lower_case=lower, keep_accents=keep)
+        folder = write("huggingface", random_model(vocab_size=8, tokenizer=tokenizer), f"{lower}-{keep}")
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        assert (settings["do_lower_case"], settings["strip_accents"]) == (lower, strips)
+        assert tokenizer.encode("\u00c9") == [ids]
+        theirs = {name: settings[name] for name in ("tokenizer_class", "do_lower_case", "strip_accents")}
+        (folder / "tokenizer_config.json").write_text(json.dumps(theirs))  # as transformers writes it
+        assert load_tokenizer(folder).encode("\u00c9") == [ids]
