@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from albert_tf.errors import UserError
 from tasks.finetune import check_positive, define_task_flags, task_options
+from tpu.device_flags import define_device_flags
 
 if TYPE_CHECKING:
     from absl import flags as absl_flags
@@ -35,11 +36,7 @@ def define_model_flags(flag_values: "absl_flags.FlagValues") -> None:
     flags.DEFINE_list("ensemble", None, "folders of several models that answer together", **shared)
     flags.DEFINE_string("task_name", None, "checked against the model's task; ax for the diagnostic set", **shared)
     flags.DEFINE_integer("eval_batch_size", 64, "rows computed together", lower_bound=1, **shared)
-    policies = ["float32", "mixed_bfloat16", "mixed_float16"]
-    flags.DEFINE_enum("mixed_precision", "float32", policies, "precision of the arithmetic", **shared)
-    devices = ["auto", "cpu", "gpu", "mirrored", "tpu"]
-    flags.DEFINE_enum("distribution", "auto", devices, "where to compute", **shared)
-    flags.DEFINE_string("tpu_name", None, "local: the TPU of this machine, a TPU VM", **shared)
+    define_device_flags(flag_values, remote_tpu=False)
     flags.DEFINE_string("cache_dir", None, "where features are kept between runs (default: nowhere)", **shared)
     define_task_flags(flag_values)
 

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from albert_tf.errors import UserError
+from tpu.device_flags import define_device_flags, define_memory_flags
 
 if TYPE_CHECKING:
     from absl import flags as absl_flags
@@ -43,16 +44,9 @@ def define_flags(flag_values: "absl_flags.FlagValues") -> None:
     flags.DEFINE_integer("seed", 1, text, lower_bound=0, upper_bound=2**31 - 1, **shared)
     flags.DEFINE_integer("num_seeds", 1, "runs with seeds seed, seed + 1, ...: reports median and spread", **shared)
     flags.DEFINE_integer("eval_batch_size", 64, "rows computed together in evaluation", lower_bound=1, **shared)
-    flags.DEFINE_integer(
-        "grad_accum_steps", 1, "slices of each batch taken one after another, for less memory", lower_bound=1, **shared
-    )
-    policies = ["float32", "mixed_bfloat16", "mixed_float16"]
-    flags.DEFINE_enum("mixed_precision", "float32", policies, "precision of the arithmetic", **shared)
-    devices = ["auto", "cpu", "gpu", "mirrored", "tpu"]
-    flags.DEFINE_enum("distribution", "auto", devices, "where to compute", **shared)
     flags.DEFINE_boolean("random_weights", False, "start from new weights in the sizes of --model_dir", **shared)
-    text = "keep only each layer's input and run layers again backwards: less memory, more time"
-    flags.DEFINE_boolean("recompute", False, text, **shared)
+    define_device_flags(flag_values, remote_tpu=False)
+    define_memory_flags(flag_values)
     define_task_flags(flag_values)
     flags.mark_flags_as_required(["task_name", "model_dir", "output_dir"], flag_values=flag_values)
 
@@ -66,7 +60,6 @@ _TEXTS = {
     "train_file": "training data in place of that of --data_dir",
     "eval_file": "development data in place of that of --data_dir",
     "cache_dir": "where features are kept between runs (default: OUTPUT_DIR/features)",
-    "tpu_name": "local: the TPU of this machine, a TPU VM",
 }
 _NUMBERS = {
     "train_batch_size": (int, "features an optimiser step, over all devices (default: the recipe's)"),

@@ -13,6 +13,7 @@ from albert_tf import costs, files
 from albert_tf.config import AlbertConfig, preset
 from albert_tf.errors import UserError
 from tpu import memory
+from tpu.device_flags import define_device_flags, define_memory_flags
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -42,18 +43,13 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     define(text, "preset", None, "size of the model, such as albert_base")
     define(text, "albert_config_file", None, "albert_config.json, instead of a preset")
     define(integer, "train_batch_size", 8, "sequences of one optimiser step, over all devices", lower_bound=1)
-    define(integer, "grad_accum_steps", 1, "parts that a device splits its share of a batch into", lower_bound=1)
     define(integer, "max_seq_length", 128, "tokens a sequence", lower_bound=2)
     define(integer, "max_predictions_per_seq", None, "masked tokens a sequence; default: 15 in 100", lower_bound=1)
-    precisions = ["float32", "mixed_bfloat16", "mixed_float16"]
-    define(flags.DEFINE_enum, "mixed_precision", "float32", "type of the products", enum_values=precisions)
-    define(flags.DEFINE_boolean, "recompute", False, "keep only each layer's input and run layers again backwards")
+    define_device_flags(flag_values)
+    define_memory_flags(flag_values)
     define(flags.DEFINE_enum, "optimizer", "lamb", "optimiser", enum_values=["lamb", "adamw"])
     choices = ["auto", "true", "false"]
     define(flags.DEFINE_enum, "jit_compile", "auto", "compile with XLA; auto does on GPU and TPU", enum_values=choices)
-    places = ["auto", "cpu", "gpu", "mirrored", "tpu"]
-    define(flags.DEFINE_enum, "distribution", "auto", "where to compute, as in pretrain", enum_values=places)
-    define(text, "tpu_name", None, "Cloud TPU name, grpc://host:port, or local on a TPU VM")
     define(integer, "num_steps", 10, "steps and passes that are timed; two before them are not", lower_bound=1)
     define(flags.DEFINE_boolean, "find_batch", False, "try the largest batch that should fit, in a process of its own")
     define(number, "price_per_hour", None, "price of this machine an hour, in any currency", lower_bound=0.0)

@@ -7,6 +7,7 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.errors import UserError
+from tpu.device_flags import define_device_flags
 
 if TYPE_CHECKING:
     from albert_tf.checkpoints import Model
@@ -36,21 +37,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
         lower_bound=1,
         flag_values=flag_values,
     )
-    choice(
-        "mixed_precision",
-        "float32",
-        ["float32", "mixed_bfloat16", "mixed_float16"],
-        "type of the products",
-        flag_values=flag_values,
-    )
-    choice(
-        "distribution",
-        "auto",
-        ["auto", "cpu", "gpu", "mirrored", "tpu"],
-        "where to compute; auto takes a named TPU, all GPUs, else the CPU",
-        flag_values=flag_values,
-    )
-    text("tpu_name", None, "Cloud TPU name, grpc://host:port, or local on a TPU VM", flag_values=flag_values)
+    define_device_flags(flag_values)
     text("spm_model_file", None, "SentencePiece model, where model and records do not hold it", flag_values=flag_values)
     text("vocab_file", None, "WordPiece vocab.txt, where model and records do not hold it", flag_values=flag_values)
     text("output_file", None, "JSON file to write the measurements to", flag_values=flag_values)

@@ -7,6 +7,7 @@ from absl import flags
 
 from albert_tf.config import AlbertConfig, preset
 from albert_tf.errors import UserError
+from tpu.device_flags import define_device_flags, define_memory_flags
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -38,9 +39,6 @@ def _define_recipe(flag_values: flags.FlagValues) -> None:
     _, number, integer, yes_no, choice = _definers(flag_values)
     integer("num_train_steps", 125_000, "optimiser steps in all", lower_bound=1)
     integer("train_batch_size", 4096, "sequences of one optimiser step, over all devices", lower_bound=1)
-    integer(
-        "grad_accum_steps", 1, "parts that a device splits its share of a batch into, to save memory", lower_bound=1
-    )
     number("learning_rate", 0.00176, "peak rate, reached after the warm-up", lower_bound=0.0)
     integer("num_warmup_steps", 3125, "steps of linear warm-up; linear decay to 0 follows", lower_bound=0)
     choice("optimizer", "lamb", "optimiser", enum_values=["lamb", "adamw"])
@@ -56,20 +54,9 @@ def _define_recipe(flag_values: flags.FlagValues) -> None:
 
 
 def _define_machinery(flag_values: flags.FlagValues) -> None:
-    text, number, integer, yes_no, choice = _definers(flag_values)
-    choice(
-        "mixed_precision",
-        "float32",
-        "type of the products; weights, LayerNorm, softmax, losses and optimiser stay float32",
-        enum_values=["float32", "mixed_bfloat16", "mixed_float16"],
-    )
-    choice(
-        "distribution",
-        "auto",
-        "where to compute; auto takes a named TPU, the cluster of TF_CONFIG, all GPUs, else the CPU",
-        enum_values=["auto", "cpu", "gpu", "mirrored", "multi_worker", "tpu"],
-    )
-    text("tpu_name", None, "Cloud TPU name, grpc://host:port, or local on a TPU VM")
+    text, number, integer, _, choice = _definers(flag_values)
+    define_device_flags(flag_values, workers=True)
+    define_memory_flags(flag_values)
     text(
         "data_service", None, "grpc://host:port of a dispatcher (albert_tf data_service) whose workers read the records"
     )
@@ -93,7 +80,6 @@ def _define_machinery(flag_values: flags.FlagValues) -> None:
         lower_bound=1,
     )
     number("stall_timeout", 1800, "seconds without any progress after which the run ends; 0: never", lower_bound=0)
-    yes_no("recompute", False, "keep only each layer's input and run layers again backwards: less memory, more time")
 
 
 def run(flags_given: flags.FlagValues) -> None:
