@@ -153,13 +153,18 @@ def check_new_folder(path: str | os.PathLike) -> None:
         raise UserError(f"{path} is {what}, which a finished folder cannot replace; give a new folder in it")
 
 
+def is_hard_to_open(path: str | os.PathLike) -> bool:
+    """Whether TensorFlow takes the path for a pattern, and so does not find there what it has written itself."""
+    return _HARD_TO_OPEN.search(str(path)) is not None
+
+
 @contextlib.contextmanager
 def plainly_named(path: pathlib.Path, endings: Iterable[str] = ("",)) -> Iterator[pathlib.Path]:
     """Gives `path`, or a link to it where TensorFlow would not find it by its name.
 
     endings: of the files that have `path` as common beginning, where there is none of that name itself.
     """
-    if not _HARD_TO_OPEN.search(str(path)):
+    if not is_hard_to_open(path):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="albert_tf-") as scratch:

@@ -22,7 +22,7 @@ class RunFolder:
     """Opens an output folder for one run: a new one, or the same run again. Of several workers only the chief does.
 
     `settings` are what a resumed run must have in common with its beginning; `adjustable` may differ each time.
-    Raises UserError where the folder holds something else, another run, or is in use.
+    Raises UserError where the folder holds something else, another run, is in use, or has a name that cannot be used.
     """
 
     def __init__(
@@ -57,6 +57,11 @@ class RunFolder:
         self._lock.close()
 
     def _refuse_foreign(self) -> None:
+        if files.is_hard_to_open(self.path):
+            raise UserError(
+                f"{self.path} has one of * ? [ ] \\ in its name, or bytes that are not UTF-8: TensorFlow would not "
+                "find its checkpoints there again; give another --output_dir"
+            )
         if not self.path.is_dir() or (self.path / RUN_FILE).is_file():
             return
         found = sorted(entry.name for entry in self.path.iterdir() if entry.name != _LOCK)

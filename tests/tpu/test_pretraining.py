@@ -224,6 +224,9 @@ def test_foreign_locked_and_unwritable_folders_are_refused(refused, finished, re
         refused(records, finished[0], words=["is in use by another run"])
     refused(records, foreign / "letter.txt", words=["cannot write to", "--output_dir"])
     refused(records, "/proc/none/run", words=["cannot write to /proc/none/run"])
+    for name in ("run[1]", "run*", "back\\slash"):  # TensorFlow writes checkpoints there that it does not find again
+        refused(records, tmp_path / name, words=[f"{name} has one of * ? [ ] \\ in its name", "--output_dir"])
+        assert not (tmp_path / name).exists()
     shutil.copytree(finished[0], tmp_path / "tuned")
     described = json.loads((tmp_path / "tuned" / "run.json").read_text())
     (tmp_path / "tuned" / "run.json").write_text(json.dumps({**described, "command": "finetune"}))
