@@ -14,11 +14,11 @@ import numpy as np
 
 from albert_tf import files
 from albert_tf.errors import UserError
-from albert_tf.tokenization import Tokenizer
+from albert_tf.tokenization import Tokenizer, warn_of_unknown
 from tasks import archives
 from tasks.task import Feature, Field, Task
 
-WARN_OF_UNKNOWN, MOST_UNKNOWN = 0.05, 0.2  # shares of a text's tokens that the vocabulary does not know
+MOST_UNKNOWN = 0.2  # share of the training text's tokens that the vocabulary may not know
 
 
 class Column(NamedTuple):
@@ -79,13 +79,7 @@ def unknown_share(features: Features, tokenizer: Tokenizer) -> float:
 
 def tell_unknown(features: Features, tokenizer: Tokenizer, source: str | os.PathLike) -> None:
     """Warns on standard error where the vocabulary does not know much of the text of `source`."""
-    share = unknown_share(features, tokenizer)
-    if share > WARN_OF_UNKNOWN:
-        print(
-            f"WARNING: {source}: {share:.1%} of the tokens are unknown to {tokenizer.path}: is it the vocabulary of "
-            "this language, casing and script?",
-            file=sys.stderr,
-        )
+    warn_of_unknown(unknown_share(features, tokenizer), tokenizer, source)
 
 
 def check_segments(features: Features, num_segments: int, source: str | os.PathLike) -> None:

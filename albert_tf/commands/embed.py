@@ -47,16 +47,18 @@ def run(flag_values: flags.FlagValues) -> None:
     if not output.parent.is_dir():
         raise UserError(f"cannot write --output_file={output}: there is no folder {output.parent}; make it first")
     lines = read_lines(pathlib.Path(flag_values.input_file))
-    from albert_tf import checkpoints
+    from albert_tf import checkpoints, tokenization
 
     model = checkpoints.load_model(flag_values.model_dir, heads=())
     length = _checked_length(model, flag_values.max_seq_length)
     encode = encoder_function(model, pooling=flag_values.pooling, layer=flag_values.layer)
-    started, cut = time.perf_counter(), 0
+    started, cut, tokens, unknown = time.perf_counter(), 0, 0, 0
     vectors = np.zeros((len(lines), model.config.hidden_size), np.float32)
     for begin in range(0, len(lines), _WINDOW):
         window, shortened = _tokens(model.tokenizer, lines[begin : begin + _WINDOW], length)
         cut += shortened
+        tokens += sum(len(ids) - 2 for ids in window)  # without [CLS] and [SEP]
+        unknown += sum(ids.count(model.tokenizer.unk_id) for ids in window)
         for rows, ids, mask in batches(window, flag_values.batch_tokens, length, model.tokenizer.pad_id):
             vectors[begin + rows] = encode(ids, mask)
         print(f"{min(begin + _WINDOW, len(lines))} of {len(lines)} lines", file=sys.stderr)
@@ -66,6 +68,7 @@ def run(flag_values: flags.FlagValues) -> None:
             "training had diverged; take another checkpoint"
         )
     _write(output, vectors)
+    tokenization.warn_of_unknown(unknown / max(tokens, 1), model.tokenizer, flag_values.input_file)
     if cut:
         print(f"notice: {cut} lines were cut to {length} tokens", file=sys.stderr)
     seconds = time.perf_counter() - started

@@ -96,6 +96,17 @@ def test_batches_hold_every_row_once_and_respect_the_limit():
     assert sorted(seen) == list(range(200))
 
 
+def test_text_that_the_vocabulary_does_not_know_is_told(embedded, model_dir, capsys):
+    """An unknown run of characters is one token, behind the mark of its word."""
+    embedded("a line\n" * 100 + "\u6771\u4eac\n" * 5)
+    assert "unknown" not in capsys.readouterr().err
+    known = len(load_tokenizer(model_dir).encode("a line"))
+    embedded("a line\n" * 2 + "\u6771\u4eac\n" * 5, "--batch_tokens=8")
+    share = 5 / (2 * known + 10)
+    told = f"in.txt: {share:.1%} of the tokens are unknown to {model_dir}"
+    assert told in capsys.readouterr().err
+
+
 def test_wrong_use_is_one_line_and_writes_nothing(tmp_path, model_dir, capsys):
     (tmp_path / "in.txt").write_bytes(b"good\n\xff\xfe bad\n")
     (tmp_path / "ok.txt").write_text("good\n")
