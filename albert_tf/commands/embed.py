@@ -11,6 +11,7 @@ import numpy as np
 from absl import flags
 
 from albert_tf import files
+from albert_tf.commands.lines import read_lines
 from albert_tf.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def run(flag_values: flags.FlagValues) -> None:
         raise UserError(f"--output_file={output}: expected a name that ends in {' or '.join(_FORMATS)}")
     if not output.parent.is_dir():
         raise UserError(f"cannot write --output_file={output}: there is no folder {output.parent}; make it first")
-    lines = read_lines(pathlib.Path(flag_values.input_file))
+    lines = list(read_lines(flag_values.input_file))
+    if not lines:
+        raise UserError(f"--input_file {flag_values.input_file} is empty: expected one text a line")
     from albert_tf import checkpoints, tokenization
 
     model = checkpoints.load_model(flag_values.model_dir, heads=())
@@ -73,29 +76,6 @@ def run(flag_values: flags.FlagValues) -> None:
         print(f"notice: {cut} lines were cut to {length} tokens", file=sys.stderr)
     seconds = time.perf_counter() - started
     print(f"{len(lines)} vectors of {model.config.hidden_size} numbers in {output}; {seconds:.1f} s")
-
-
-def read_lines(path: pathlib.Path) -> list[str]:
-    """Lines as an editor counts them: ended by LF or CRLF, empty ones included.
-
-    Raises UserError where there is no file, no line, or a line that is not UTF-8.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read --input_file {path}: {error.strerror}; check the path") from error
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    if not lines:
-        raise UserError(f"--input_file {path} is empty: expected one text a line")
-    texts = []
-    for number, line in enumerate(lines, 1):
-        try:
-            texts.append(line.removesuffix(b"\r").decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason}); convert the file") from error
-    return texts
 
 
 def batches(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from absl import flags
 
+from albert_tf.commands.lines import read_lines
 from albert_tf.errors import UserError
 
 if TYPE_CHECKING:
@@ -138,14 +139,7 @@ def _table(filled: Filled) -> str:
 
 def _lines(path: str) -> list[tuple[str, str]]:
     """(place for messages, text) of every line that is not blank."""
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            texts = [(f"{path} line {number}", line.rstrip("\n")) for number, line in enumerate(file, start=1)]
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; check the path and its rights") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: {error.reason}; convert it") from error
-    texts = [(where, text) for where, text in texts if text.strip()]
+    texts = [(f"{path} line {number}", line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
     if not texts:
         raise UserError(f"{path} has no text: expected one text with {MASK} a line")
     return texts

@@ -2,11 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from absl import flags
 
+from albert_tf.commands.lines import read_lines
 from albert_tf.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(flags: flags.FlagValues) -> None:
     tokenizer = _tokenizer(flags)
     if (flags.text is None) == (flags.input_file is None):
         raise UserError("give either --text or --input_file, one of the two")
-    lines = iter([flags.text]) if flags.text is not None else _lines(flags.input_file)
+    lines = iter([flags.text]) if flags.text is not None else read_lines(flags.input_file)
     show = _json if flags.output == "json" else _table
     for number, line in enumerate(lines):
         if number and show is _table:
@@ -69,17 +69,6 @@ def _tokenizer(flags: flags.FlagValues) -> "Tokenizer":
     if kind not in (None, tokenizer.kind):
         raise UserError(f"--{given[0]} {path} is a {tokenizer.kind} vocabulary; expected a {kind} one")
     return tokenizer
-
-
-def _lines(path: str) -> Iterator[str]:
-    try:
-        with open(path, encoding="utf-8-sig", newline="\n") as file:
-            for line in file:
-                yield line.removesuffix("\n")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; check the path and its rights") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: {error.reason}; convert it") from error
 
 
 def _table(text: str, encoding: "Encoding") -> str:

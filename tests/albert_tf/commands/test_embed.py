@@ -113,7 +113,7 @@ def test_wrong_use_is_one_line_and_writes_nothing(tmp_path, model_dir, capsys):
     (tmp_path / "empty.txt").touch()
     (tmp_path / "folder.npy").mkdir()
     cases = [
-        ("in.txt", "out.npy", [], "line 2: not UTF-8"),
+        ("in.txt", "out.npy", [], "in.txt line 2 is not UTF-8 text"),
         ("empty.txt", "out.npy", [], "is empty"),
         ("none.txt", "out.npy", [], "cannot read"),
         ("ok.txt", "out.txt", [], "ends in .npy or .jsonl"),

@@ -34,7 +34,7 @@ def test_json_of_a_file(run, tiny_spm, tmp_path):
     flags = (f"--model_dir={tiny_spm.parent}", f"--input_file={tmp_path / 'text.txt'}", "--output=json")
     code, output, _ = run(*flags, "--special_tokens")
     rows = [json.loads(line) for line in output.splitlines()]
-    assert code == 0 and [row["text"] for row in rows] == ["The [MASK].\r", "", "class"]
+    assert code == 0 and [row["text"] for row in rows] == ["The [MASK].", "", "class"]
     assert rows[0]["pieces"] == ["▁the", "[MASK]", "."] and rows[0]["offsets"] == [[0, 3], [4, 10], [10, 11]]
     assert rows[1]["ids"] == []
     assert 4 not in json.loads(run(*flags)[1].splitlines()[0])["ids"]
