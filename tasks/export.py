@@ -63,6 +63,11 @@ def run(flags: Any) -> None:
 
     export_dir = pathlib.Path(os.path.abspath(flags.export_dir))
     final = version_folder(export_dir, flags.version)
+    if flags.format != "tflite" and files.is_hard_to_open(final):
+        raise UserError(
+            f"{final} has one of * ? [ ] \\ in its name, or bytes that are not UTF-8: TensorFlow would not find the "
+            "weights there; give another --export_dir"
+        )
     with CleanProcess() as clean:
         model, task = load(flags.model_dir, max_seq_length=flags.max_seq_length, precision=flags.precision)
         with files.new_folder(final) as folder:

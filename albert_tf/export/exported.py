@@ -92,7 +92,8 @@ def _ids_function(
     if manifest.get("ops", {}).get("custom"):
         tf.load_op_library(in_graph.operation_library())
     try:
-        model = tf.saved_model.load(str(folder))
+        with files.plainly_named(folder) as found:
+            model = tf.saved_model.load(str(found))
         function = model.signatures["ids" if "ids" in model.signatures else "serving_default"]
     except Exception as error:  # TensorFlow's loader has one for each way in which a graph can be damaged
         raise _damaged(folder, error) from error

@@ -239,6 +239,15 @@ def test_a_damaged_or_foreign_export_is_named(ids_export, tmp_path):
         load_exported(tmp_path)
 
 
+def test_an_export_in_a_folder_whose_name_tensorflow_takes_for_a_pattern(ids_export, tmp_path):
+    moved = shutil.copytree(ids_export[0], tmp_path / "served [1]" / "1")
+    inputs = {"input_ids": [[2, 7, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]]}
+    found, right = (load_exported(folder).answer(inputs) for folder in (moved.parent, ids_export[0]))
+    assert found.keys() == right.keys()
+    for name, value in right.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
 def test_an_export_whose_graph_has_an_unknown_op_is_named(ids_export, tmp_path):
     shutil.copytree(ids_export[0], tmp_path / "export")
     graph = tmp_path / "export" / "saved_model.pb"

@@ -493,6 +493,8 @@ def test_wrong_use(tiny_spm, tmp_path, capsys, monkeypatch):
     assert "--warmup needs it" in refused(warmup=True)
     (tmp_path / "file").write_text("")
     assert "is a file: expected a folder" in refused(export_dir=tmp_path / "file")
+    assert "one of * ? [ ] \\ in its name" in refused(export_dir=tmp_path / "a[1]")  # no server would find the weights
+    assert not (tmp_path / "a[1]").exists()
 
 
 def test_the_client_of_the_guide(exports):
