@@ -33,6 +33,10 @@ def named_by_file(*sources: record_source.RecordSource) -> Iterator[None]:
         found = _OF_RECORDS.search(error.message)
         if found is None:
             raise
+        if found[1] == "file":
+            print(f"reading stopped ({found[0]}); looking for the files", file=sys.stderr)
+            shortages = filter(None, map(record_source.locate_shortage, sources))
+            raise next(shortages, _unfit(found[0], sources)) from error
         raise _unfit(found[0], sources) from error
     except UnicodeDecodeError as error:  # TensorFlow quotes the record
         raise _unfit("a record is no tf.train.Example", sources) from error

@@ -1,5 +1,6 @@
 """A folder of records made ready for reading: which files, how many records, and whether they fit model and flags."""
 
+import collections
 import dataclasses
 import glob
 import os
@@ -161,6 +162,29 @@ def locate_corruption(paths: Sequence[str]) -> UserError | None:
         except UserError as error:
             return error
     return None
+
+
+def locate_shortage(source: RecordSource) -> UserError | None:
+    """Finds the files that hold fewer records than they did, or should have, when the source was opened.
+
+    Gives an error to raise that names each with the numbers found and expected, or None where there is none; one that
+    names file and offset where a file is damaged.
+    """
+    found, expected = collections.Counter(), collections.Counter()
+    for span in source.spans:
+        expected[span.path] += span.count
+        try:
+            found[span.path] += _size(tf.data.TFRecordDataset(span.path).skip(span.first).take(span.count))
+        except tf.errors.OpError:
+            return locate_corruption([span.path])
+    short = [f"{path} holds {found[path]} of {expected[path]}" for path in expected if found[path] < expected[path]]
+    if not short:
+        return None
+    more = f" and {len(short) - 5} more files" if len(short) > 5 else ""
+    return UserError(
+        f"files hold fewer than {records.DESCRIPTION} says: {', '.join(short[:5])}{more}; they were replaced or "
+        "truncated while reading: copy or make the records again, all of them, and run again"
+    )
 
 
 def _count(path: str) -> int:

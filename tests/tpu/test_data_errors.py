@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.errors import UserError
-from albert_tf.pretraining import records
-from albert_tf.pretraining.dataset import Batching, evaluation_dataset
+from albert_tf.pretraining import record_source, records
+from albert_tf.pretraining.dataset import Batching, evaluation_dataset, pretraining_dataset
 from albert_tf.pretraining.record_source import open_records
 from albert_tf.tokenization import load_tokenizer
 from tpu import data_errors
@@ -43,6 +43,24 @@ def test_records_that_are_no_examples(make_records, tmp_path, payload, words):
         for _ in evaluation_dataset(source, Batching(tokenizer=tokenizer, global_batch_size=4)):
             pass
     assert f"(records in {folder})" in str(caught.value) and "{{" not in str(caught.value)
+
+
+def test_files_that_lost_records_are_named_with_both_numbers(make_records, tmp_path, capsys):
+    folder = shutil.copytree(make_records(), tmp_path / "records")
+    source, tokenizer = open_records(folder), load_tokenizer(folder)
+    whole, half, none = (folder / shard.name for shard in source.info.shards)
+    counts = [shard.num_records for shard in source.info.shards]
+    half.write_bytes(b"".join(records.frame(list(records.read_payloads(half))[:3])))
+    none.write_bytes(b"")
+    with pytest.raises(UserError) as caught, data_errors.named_by_file(source):
+        for _ in pretraining_dataset(source, Batching(tokenizer=tokenizer, global_batch_size=4)):
+            pass
+    told = f": {half} holds 3 of {counts[1]}, {none} holds 0 of {counts[2]};"
+    assert told in str(caught.value) and str(whole) not in str(caught.value)
+    whole.write_bytes(whole.read_bytes()[:-3])
+    assert f"{whole} is damaged" in str(record_source.locate_shortage(source))
+    shutil.copytree(make_records(), folder, dirs_exist_ok=True)
+    assert record_source.locate_shortage(source) is None
 
 
 def test_other_errors_of_tensorflow_stay_what_they_are(make_records):
