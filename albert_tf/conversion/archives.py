@@ -22,7 +22,8 @@ def extract(archive: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
             members = tar.getmembers()
             for member in members:
                 _check(member, archive)
-            tar.extractall(target, members=members, filter="data")
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # the first Pythons 3.10 and 3.11 have none
+            tar.extractall(target, members=members)
     except (tarfile.TarError, zlib.error, EOFError) as error:
         raise UserError(f"{archive} is truncated or no tar archive ({error}); copy it again") from error
     except OSError as error:

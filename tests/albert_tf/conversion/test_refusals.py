@@ -11,6 +11,7 @@ import zipfile
 import numpy as np
 import pytest
 
+import albert_tf
 from albert_tf import checkpoints
 from albert_tf.__main__ import main
 
@@ -154,6 +155,14 @@ def test_truncated_archive(released, refused, tmp_path):
     path = archive(released, tmp_path / "model.tar.gz")
     os.truncate(path, path.stat().st_size // 2)
     assert "truncated or no tar archive" in refused(path)
+
+
+def test_archive_under_a_python_without_extraction_filters(released, tmp_path, monkeypatch):
+    """Python 3.10.0 to 3.10.11 and 3.11.0 to 3.11.3 (Debian 12 has 3.11.2) do not know the word."""
+    extract_all = tarfile.TarFile.extractall
+    monkeypatch.delattr(tarfile, "data_filter")
+    monkeypatch.setattr(tarfile.TarFile, "extractall", lambda tar, path, members=None: extract_all(tar, path, members))
+    assert albert_tf.load_model(archive(released, tmp_path / "model.tar.gz")).restored.new == ()
 
 
 def test_archive_without_a_model(refused, tmp_path):
