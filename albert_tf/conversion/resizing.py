@@ -34,7 +34,8 @@ def resize_vocabulary(
         _check_continues(model.tokenizer, tokenizer, vocab_size)
     config = model.config.replace(vocab_size=vocab_size)
     info = dataclasses.replace(model.info, preset=None)
-    made = checkpoints.new_model(config, model.info.heads, tokenizer or model.tokenizer, info=info)
+    dtype = model.encoder.dtype_policy
+    made = checkpoints.new_model(config, model.info.heads, tokenizer or model.tokenizer, info=info, dtype=dtype)
     old = {name: variable.numpy() for name, variable in model.named_variables().items()}
     for name, variable in made.named_variables().items():
         if name in _BY_PIECE:

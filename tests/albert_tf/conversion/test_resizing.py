@@ -33,6 +33,13 @@ def test_resize_vocabulary_keeps_old_rows(random_model, tmp_path):
     assert checkpoints.load_model(tmp_path / "grown").config.vocab_size == 70
 
 
+def test_resize_vocabulary_keeps_the_precision(random_model, write):
+    model = albert_tf.load_model(write("native", random_model()), dtype="mixed_bfloat16")
+    grown = albert_tf.resize_vocabulary(model, 70)
+    assert grown.encoder({"input_ids": np.array([[2, 5, 3]])})["sequence_output"].dtype == "bfloat16"
+    assert grown.heads["masked_lm"].compute_dtype == "bfloat16"
+
+
 def test_resize_vocabulary_refuses_to_lose_rows_and_to_move_pieces(random_model, tiny_spm):
     with pytest.raises(UserError, match="vocab_size 59 is below the present 60"):
         albert_tf.resize_vocabulary(random_model(), 59)
