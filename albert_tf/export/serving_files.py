@@ -3,7 +3,6 @@
 import os
 import pathlib
 
-import numpy as np
 import tensorflow as tf
 
 from albert_tf import files
@@ -102,8 +101,3 @@ def predict_request(name: str, signature_name: str, inputs: Arrays) -> object:
             tf.make_tensor_proto(value.tolist() if dtype == tf.string else value, dtype, value.shape)
         )
     return request
-
-
-def predict_inputs(request: object) -> Arrays:
-    """The arrays of a PredictRequest."""
-    return {key: np.asarray(tf.make_ndarray(value)) for key, value in request.inputs.items()}

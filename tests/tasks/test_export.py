@@ -343,7 +343,7 @@ def test_protocol_buffers_of_tensorflow_serving(exports):
         sent = serving_files.predict_request("tiny", name, signature.request).SerializeToString()
         request = predict_pb2.PredictRequest.FromString(sent)
         assert request.model_spec.signature_name == name
-        inputs = {key: tf.constant(value) for key, value in serving_files.predict_inputs(request).items()}
+        inputs = {key: tf.constant(tf.make_ndarray(value)) for key, value in request.inputs.items()}
         response = predict_pb2.PredictResponse()
         for key, value in one.loaded.signatures[name](**inputs).items():
             response.outputs[key].CopyFrom(tf.make_tensor_proto(value))
@@ -509,7 +509,7 @@ def test_the_client_of_the_guide(exports):
 
     class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
         def Predict(self, request, context):
-            inputs = {key: tf.constant(value) for key, value in serving_files.predict_inputs(request).items()}
+            inputs = {key: tf.constant(tf.make_ndarray(value)) for key, value in request.inputs.items()}
             response = predict_pb2.PredictResponse()
             for key, value in one.loaded.signatures[request.model_spec.signature_name](**inputs).items():
                 response.outputs[key].CopyFrom(tf.make_tensor_proto(value))
