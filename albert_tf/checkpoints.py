@@ -6,6 +6,7 @@ written last and names the weights, so a reader always finds a whole model, also
 
 import contextlib
 import dataclasses
+import glob
 import os
 import pathlib
 import re
@@ -337,7 +338,7 @@ def write_tensors(prefix: str | os.PathLike, tensors: dict[str, Any]) -> None:
                 prefix=str(folder / prefix.name), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
             )
     except tf.errors.OpError as error:
-        for part in prefix.parent.glob(f"{glob_escape(prefix.name)}.*"):
+        for part in prefix.parent.glob(f"{glob.escape(prefix.name)}.*"):
             part.unlink(missing_ok=True)
         reason = re.sub(r"^\{\{.*?\}\} | \[Op:\w+\]$", "", error.message.splitlines()[0])  # names of TensorFlow's own
         raise OSError(0, reason) from error
@@ -353,7 +354,7 @@ def read_tensors(prefix: str | os.PathLike) -> dict[str, "np.ndarray"]:
 
     prefix = pathlib.Path(prefix)
     index = prefix.with_name(f"{prefix.name}.index")
-    data = list(prefix.parent.glob(f"{glob_escape(prefix.name)}.data-*-of-*"))
+    data = list(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))
     if not index.is_file():
         raise UserError(f"no checkpoint at {prefix}: {index.name} is missing; copy it too, or check the path")
     if not data:
@@ -367,11 +368,6 @@ def read_tensors(prefix: str | os.PathLike) -> dict[str, "np.ndarray"]:
     except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:  # IndexError: the file ends early
         reason = str(error).splitlines()[0][:200]
         raise UserError(f"the checkpoint {prefix} is truncated or damaged ({reason}); copy it again") from error
-
-
-def glob_escape(name: str) -> str:
-    """A file name with the characters that glob treats specially taken literally."""
-    return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 def _with_tokenizer(info: ModelInfo, tokenizer: "Tokenizer | None") -> ModelInfo:

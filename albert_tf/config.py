@@ -16,7 +16,6 @@ _LARGEST = {"num_hidden_layers": 1000, "num_hidden_groups": 1000, "inner_group_n
 _LARGEST_SIZE = 10_000_000
 # The release writes these keys and never reads them: accepted, and written for its tools.
 _UNUSED_RELEASE_KEYS = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0, "down_scale_factor": 1}
-_OWN_KEYS = ("sharing", "layer_norm_epsilon")  # the release does not know them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,11 @@ TASKS = {
     "race-high": "tasks.race",
     "tokens": "tasks.tokens",
 }
-_ALIASES = {"squadv1": "squad1.1", "squadv2": "squad2.0", "ner": "tokens", "stsbenchmark": "sts-b"}
+_ALIASES = {
+    **dict.fromkeys(("squad1", "squadv1", "squadv1.1"), "squad1.1"),
+    **dict.fromkeys(("squad2", "squadv2", "squadv2.0"), "squad2.0"),
+    **{"ner": "tokens", "stsbenchmark": "sts-b"},
+}
 
 
 def canonical_name(name: str) -> str:
@@ -38,7 +42,6 @@ def canonical_name(name: str) -> str:
     Raises UserError naming the nearest tasks.
     """
     plain = {_plain(known): known for known in TASKS} | {_plain(alias): known for alias, known in _ALIASES.items()}
-    plain.update({"squadv11": "squad1.1", "squadv20": "squad2.0", "squad1": "squad1.1", "squad2": "squad2.0"})
     if _plain(name) not in plain:
         near = difflib.get_close_matches(_plain(name), plain, n=1)
         hint = f"did you mean {plain[near[0]]}? The" if near else "the"

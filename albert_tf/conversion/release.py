@@ -97,7 +97,6 @@ HEADS: dict[str, tuple[Name, ...]] = {
     ),
 }
 
-
 _ONE_ROW_HEADS = ("regression", "multiple_choice")
 _NAMESAKES = ("classifier", *_ONE_ROW_HEADS)
 _OWN_KEYS = ("sharing", "layer_norm_epsilon")  # of our configuration, unknown to the release

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import glob
 import pathlib
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -110,7 +111,7 @@ def _kind_of_file(path: pathlib.Path) -> str:
     prefix = _without_ending(path)
     if prefix.with_name(f"{prefix.name}.index").is_file():
         return "release"
-    data = sorted(path.parent.glob(f"{checkpoints.glob_escape(prefix.name)}.data-*-of-*"))
+    data = sorted(path.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))
     if data:
         raise UserError(f"the checkpoint {prefix} has no index, only {data[0].name}; copy {prefix.name}.index too")
     raise UserError(
