@@ -13,7 +13,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from albert_tf.errors import UserError
 from albert_tf.files import new_folder
-from albert_tf.pretraining.corpus import TEXT_SUFFIXES, Storage
+from albert_tf.pretraining.corpus import TEXT_SUFFIXES, Storage, each_once
 from albert_tf.pretraining.records import DESCRIPTION
 
 _BLOCK_BYTES = 4 << 20
@@ -24,10 +24,10 @@ class BeamStorage(Storage):
 
     def find(self, patterns: str | Sequence[str]) -> list[str]:
         listed = patterns.split(",") if isinstance(patterns, str) else list(patterns)
-        found: dict[str, None] = {}
+        found: list[str] = []
         for pattern in filter(None, (item.strip() for item in listed)):
-            found.update(dict.fromkeys(_find(pattern) if _has_scheme(pattern) else super().find([pattern])))
-        return list(found) or super().find([])
+            found += _find(pattern) if _has_scheme(pattern) else super().find([pattern])
+        return each_once(found) or super().find([])
 
     def size(self, path: str) -> int:
         if not _has_scheme(path):

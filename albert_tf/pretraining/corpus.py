@@ -17,7 +17,7 @@ import re
 import sys
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from albert_tf.errors import UserError
@@ -209,13 +209,16 @@ def sentences(patterns: str | Sequence[str], input_format: str = "auto") -> Iter
 def find_files(patterns: str | Sequence[str]) -> list[str]:
     """Files behind comma-separated paths, folders and globs: each once, sorted within its pattern.
 
+    Hidden files in a folder (".name") are passed over, as a glob does.
+
     Raises UserError for a pattern that matches no file, or names a device or a pipe: text is read more than once.
     """
     listed = patterns.split(",") if isinstance(patterns, str) else list(patterns)
-    files: dict[str, None] = {}
+    files: list[str] = []
     for pattern in filter(None, (os.path.expanduser(str(item).strip()) for item in listed)):
         if os.path.isdir(pattern):
-            within = [path for path in pathlib.Path(pattern).rglob("*") if path.is_file()]
+            folder = pathlib.Path(pattern)
+            within = [path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path, folder)]
             found = sorted(str(path) for path in within if path.name.endswith(TEXT_SUFFIXES))
             if not found:
                 raise UserError(
@@ -239,10 +242,23 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
             raise UserError(
                 f"{pattern} is a device or a pipe, and text is read more than once; save it to a file first"
             )
-        files.update(dict.fromkeys(found))
+        files += found
     if not files:
         raise UserError("no input file: the list of files is empty; give files, folders or globs")
-    return list(files)
+    return each_once(files)
+
+
+def each_once(files: Iterable[str]) -> list[str]:
+    """The files without those that are there already, perhaps with their path spelt in another way."""
+    first: dict[str, str] = {}
+    for file in files:
+        first.setdefault(os.path.abspath(file), file)
+    return list(first.values())
+
+
+def _is_hidden(path: pathlib.Path, folder: pathlib.Path) -> bool:
+    """Whether a file, or the part of `folder` that it lies in, is one that a glob passes over."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _members(path: str, raw: BinaryIO, is_gzip: bool, is_archive: bool) -> Iterator[tuple[str, BinaryIO]]:

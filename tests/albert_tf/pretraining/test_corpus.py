@@ -149,6 +149,23 @@ def test_find_files(tmp_path):
             find_files(wrong)
 
 
+def test_a_file_is_read_once_however_its_path_is_spelt(tmp_path, monkeypatch):
+    """Else its text stood twice in the corpus, and perhaps among the held-out records as well."""
+    (tmp_path / "books").mkdir()
+    write(tmp_path / "books" / "a.txt", "x")
+    monkeypatch.chdir(tmp_path)
+    spellings = ["books", "./books/a.txt", "books/../books/a.txt", str(tmp_path / "books" / "a.txt"), "books/*"]
+    assert find_files(spellings) == ["books/a.txt"]
+
+
+def test_hidden_files_of_a_folder_are_no_text(tmp_path, capsys):
+    for name in ("a.txt", "._a.txt", ".ipynb_checkpoints/a.txt"):
+        (tmp_path / ".corpus" / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / ".corpus" / name, "x")
+    assert find_files(str(tmp_path / ".corpus")) == [str(tmp_path / ".corpus" / "a.txt")]
+    assert not capsys.readouterr().err
+
+
 def test_auto_knows_the_formats(tmp_path):
     one_a_line = "\n".join(f"This is sentence number {n}." for n in range(20)) + "\n\n"
     wrapped = "This is a long line of prose that\nwas wrapped by hand. And it\ngoes on and on.\n\n" * 20
