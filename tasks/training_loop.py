@@ -21,7 +21,7 @@ from tasks.features import Features
 from tasks.task import Task
 from tasks.task_model import TaskModel
 from tpu import saving
-from tpu.progress import METRICS_FILE, MetricsLog, read_metrics
+from tpu.progress import METRICS_FILE, TENSORBOARD, MetricsLog, read_metrics, writing_metrics
 
 RESULTS_FILE = "results.json"
 _CHECK_FINITE_EVERY = 10  # steps; reading the loss waits for the device
@@ -77,7 +77,7 @@ class TrainingLoop(tf_keras.callbacks.Callback):
         """
         if saving.restore_newest(self._checkpoint, self._manager):
             print(f"going on from step {self._step()}", file=sys.stderr)
-        with contextlib.closing(MetricsLog(self._folder / METRICS_FILE, self._step())):
+        with writing_metrics(self._folder), contextlib.closing(MetricsLog(self._folder / METRICS_FILE, self._step())):
             pass  # drops the lines behind the checkpoint
         lines = read_metrics(self._folder / METRICS_FILE)
         lines = [line for line in lines if line.get("step") and line.get("kind") == "evaluation"]
@@ -110,15 +110,17 @@ class TrainingLoop(tf_keras.callbacks.Callback):
         self._started_at = self._loss_since = self._step()
         self._clock = time.perf_counter()
         self._signals: list[int] = []
+        with writing_metrics(self._folder):
+            self._log = MetricsLog(self._folder / METRICS_FILE, self._step())
+            self._writer = tf.summary.create_file_writer(str(self._folder / TENSORBOARD))
         before = signal.signal(signal.SIGTERM, lambda number, _: self._signals.append(number))
-        self._log = MetricsLog(self._folder / METRICS_FILE, self._step())
-        self._writer = tf.summary.create_file_writer(str(self._folder / "tensorboard"))
         try:
             yield self
         finally:
             signal.signal(signal.SIGTERM, before)
-            self._log.close()
-            self._writer.close()
+            with writing_metrics(self._folder):
+                self._log.close()
+                self._writer.close()
 
     def finish(self) -> dict[str, Any]:
         """Writes RESULTS_FILE (the best evaluation; no score without development data) and returns its content."""
@@ -228,11 +230,12 @@ class TrainingLoop(tf_keras.callbacks.Callback):
         )
 
     def _write(self, kind: str, line: dict[str, Any]) -> None:
-        self._log.write({"kind": kind, **line})
         values = {name: value for name, value in line.items() if isinstance(value, float)}
         for data, metrics in line.get("metrics", {}).items():
             values.update({f"{data}/{name}": value for name, value in metrics.items()})
-        with self._writer.as_default():
+        # Model.fit takes OutOfRangeError, which TensorBoard's writer raises on a full disk, for the end of the data.
+        with writing_metrics(self._folder), self._writer.as_default():
+            self._log.write({"kind": kind, **line})
             for name, value in values.items():
                 tf.summary.scalar(name, value, step=line["step"])
 

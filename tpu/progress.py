@@ -24,7 +24,7 @@ class Progress:
 
     def __init__(self, folder: pathlib.Path, *, start: int, total: int, tokens_per_step: int) -> None:
         self._folder, self._total, self._tokens_per_step = folder, total, tokens_per_step
-        with _writing_to(folder):
+        with writing_metrics(folder):
             self._lines = MetricsLog(folder / METRICS_FILE, start)
             self._writers = {
                 name: tf.summary.create_file_writer(str(folder / TENSORBOARD / name))
@@ -87,13 +87,13 @@ class Progress:
 
     def close(self) -> None:
         """Ends the files. Raises UserError where the disk does not take them."""
-        with _writing_to(self._folder):
+        with writing_metrics(self._folder):
             self._lines.close()
             for writer in self._writers.values():
                 writer.close()
 
     def _write(self, kind: str, step: int, values: dict[str, float], **more: Any) -> None:
-        with _writing_to(self._folder), self._writers[kind].as_default():
+        with writing_metrics(self._folder), self._writers[kind].as_default():
             self._lines.write({"kind": kind, "step": step, **more, **values})
             for name, value in values.items():
                 tf.summary.scalar(name, value, step=step)
@@ -156,7 +156,8 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _writing_to(folder: pathlib.Path) -> Iterator[None]:
+def writing_metrics(folder: pathlib.Path) -> Iterator[None]:
+    """Words a write that fails as a UserError: metrics.jsonl as well as TensorBoard's files, whatever they raise."""
     try:
         yield
     except (OSError, tf.errors.OpError) as error:

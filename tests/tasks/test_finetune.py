@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 # One with one file, one with two of each kind and pairs, one of numbers; test_glue.py reads the files of all.
 QUICK = ("sst-2", "mnli", "sts-b")
@@ -116,6 +117,23 @@ def test_sigterm_saves_and_stops(glue_root, tiny_model, tmp_path, monkeypatch, c
     assert stopped.value.code == 128 + signal.SIGTERM and signal.getsignal(signal.SIGTERM) is before
     assert finetune(**given, num_train_steps=4, eval_every_steps=2) == 0
     assert "going on from step 2" in capfd.readouterr().err
+
+
+def test_a_full_disk_is_told_and_not_taken_for_the_end(glue_root, tiny_model, tmp_path, monkeypatch, capfd, finetune):
+    """TensorBoard's writer says OutOfRangeError on a full disk, which Model.fit takes for the end of the data."""
+    given = {"task_name": "rte", "data_dir": glue_root, "model_dir": tiny_model, "output_dir": tmp_path / "run"}
+
+    def full(*_, step, **__):
+        if step == 2:
+            raise tf.errors.OutOfRangeError(None, None, "events.out.tfevents; No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.summary, "scalar", full)
+        assert finetune(**given, num_train_steps=4, eval_every_steps=1) == 2
+    error = capfd.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("albert_tf finetune: cannot write the metrics to") and "No space left on device" in error
+    assert finetune(**given, num_train_steps=4, eval_every_steps=1) == 0
+    assert "going on from step 1" in capfd.readouterr().err
 
 
 def test_another_run_is_refused_by_name(glue_root, tiny_model, tmp_path, capfd, finetune):
