@@ -113,11 +113,14 @@ class TrainingLoop(tf_keras.callbacks.Callback):
         with writing_metrics(self._folder):
             self._log = MetricsLog(self._folder / METRICS_FILE, self._step())
             self._writer = tf.summary.create_file_writer(str(self._folder / TENSORBOARD))
-        before = signal.signal(signal.SIGTERM, lambda number, _: self._signals.append(number))
+        before: Any = None
+        with contextlib.suppress(ValueError):  # not in the main thread: leave signals alone
+            before = signal.signal(signal.SIGTERM, lambda number, _: self._signals.append(number))
         try:
             yield self
         finally:
-            signal.signal(signal.SIGTERM, before)
+            if before is not None:
+                signal.signal(signal.SIGTERM, before)
             with writing_metrics(self._folder):
                 self._log.close()
                 self._writer.close()

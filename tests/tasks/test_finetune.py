@@ -1,5 +1,6 @@
 """Every text task trains, goes on, evaluates and predicts through the command line."""
 
+import concurrent.futures
 import json
 import shutil
 
@@ -117,6 +118,13 @@ def test_sigterm_saves_and_stops(glue_root, tiny_model, tmp_path, monkeypatch, c
     assert stopped.value.code == 128 + signal.SIGTERM and signal.getsignal(signal.SIGTERM) is before
     assert finetune(**given, num_train_steps=4, eval_every_steps=2) == 0
     assert "going on from step 2" in capfd.readouterr().err
+
+
+def test_a_run_in_a_thread_leaves_signals_alone(glue_root, tiny_model, tmp_path, finetune):
+    """As in a program of one's own: only the main thread of Python may handle signals."""
+    given = {"task_name": "rte", "data_dir": glue_root, "model_dir": tiny_model, "output_dir": tmp_path / "run"}
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        assert pool.submit(finetune, **given, num_train_steps=1).result() == 0
 
 
 def test_a_full_disk_is_told_and_not_taken_for_the_end(glue_root, tiny_model, tmp_path, monkeypatch, capfd, finetune):
