@@ -203,7 +203,8 @@ def _checked(inputs: dict[str, tf.Tensor] | tf.Tensor) -> dict[str, tf.Tensor]:
             f"AlbertEncoder was called with {found}: expected input_ids and, optionally, "
             f"{', '.join(INPUT_NAMES[1:] + _OPTIONAL_NAMES)}; rename or drop the others"
         )
+    inputs = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
     rank = inputs["input_ids"].shape.rank
     if rank is not None and rank != 2:
         raise ValueError(f"input_ids has rank {rank}: expected [batch, sequence]; reshape it")
-    return {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
+    return inputs

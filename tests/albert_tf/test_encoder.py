@@ -1,3 +1,5 @@
+import doctest
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -222,3 +224,14 @@ def test_blocks_are_shared_objects():
     free = AlbertEncoder(TINY.replace(sharing="attention"))
     assert len({id(block.attention) for block in free.blocks}) == 1
     assert len({id(block.feed_forward) for block in free.blocks}) == 3
+
+
+def test_the_example_of_the_docstring_and_plain_lists():
+    names = {"AlbertEncoder": AlbertEncoder, "AlbertConfig": AlbertConfig}
+    (example,) = doctest.DocTestFinder(recurse=False).find(AlbertEncoder, "AlbertEncoder", False, names)
+    assert doctest.DocTestRunner().run(example) == (0, 3)
+    small = AlbertEncoder(TINY)
+    listed = small([[2, 51, 7, 3]])["pooled_output"]
+    np.testing.assert_array_equal(listed, small(np.array([[2, 51, 7, 3]]))["pooled_output"])
+    with pytest.raises(ValueError, match="input_ids has rank 1"):
+        small({"input_ids": [2, 51, 7, 3]})
