@@ -2,7 +2,7 @@
 
     python -m benchmarks.memory                 # the small cases, a few minutes
     python -m benchmarks.memory --cases=albert_xxlarge:1x512:mixed_bfloat16:recompute
-    python -m benchmarks.memory --cases=all --write=docs/results/memory.md  # 16 GiB free, a quarter of an hour
+    python -m benchmarks.memory --cases=all --write=PAGE.md   # 16 GiB free, a quarter of an hour
 
 Each case runs in a process of its own. The start-up baseline is the resident memory after a step of a tiny model:
 TensorFlow, its threads, its kernels. The peak is the most that was ever resident; the step's share is the difference.
