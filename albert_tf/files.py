@@ -85,12 +85,12 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: str | os.PathLike, what: str) -> dict:
-    """Reads a JSON object; `what` names it in the error ("model configuration", "records description").
+    """Reads a JSON object, with or without a byte-order mark; `what` names it in the error ("model configuration").
 
     Raises UserError where the file is missing, is not JSON, or is not an object.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             value = json.load(file)
     except FileNotFoundError as error:
         raise UserError(f"no {what} at {path}: the file does not exist; check the path") from error

@@ -66,6 +66,11 @@ def test_json_has_null_for_numbers_that_are_none(tmp_path):
     assert files.read_json(tmp_path / "x.json", "test") == expected
 
 
+def test_json_that_an_editor_of_windows_has_saved(tmp_path):
+    (tmp_path / "x.json").write_bytes('\ufeff{"a":\r\n 1}\r\n'.encode())
+    assert files.read_json(tmp_path / "x.json", "test") == {"a": 1}
+
+
 def test_json_carries_names_that_are_not_utf8(tmp_path):
     value = {"name": os.fsdecode(b"caf\xe9"), "other": "é\u2028"}
     files.write_json(tmp_path / "a.json", value)
