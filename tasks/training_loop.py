@@ -126,7 +126,15 @@ class TrainingLoop(tf_keras.callbacks.Callback):
                 self._writer.close()
 
     def finish(self) -> dict[str, Any]:
-        """Writes RESULTS_FILE (the best evaluation; no score without development data) and returns its content."""
+        """Writes RESULTS_FILE (the best evaluation; no score without development data) and returns its content.
+
+        Raises UserError where `fit` came back before the last step, which it does in silence where data seem to end.
+        """
+        if self._step() < self._num_train_steps and not self.stopped_early:
+            raise UserError(
+                f"training ended at step {self._step()} of {self._num_train_steps}, with no more data: what was saved "
+                "before is whole; run the same command to go on"
+            )
         best = self._best() if self._evaluation else {}
         results = {
             "task": self._task.name,

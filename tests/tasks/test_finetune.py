@@ -144,6 +144,24 @@ def test_a_full_disk_is_told_and_not_taken_for_the_end(glue_root, tiny_model, tm
     assert "going on from step 1" in capfd.readouterr().err
 
 
+def test_training_that_ends_before_its_last_step_is_no_result(
+    glue_root, tiny_model, tmp_path, monkeypatch, capfd, finetune
+):
+    """Model.fit takes several errors, StopIteration among them, for the end of the data, and ends in silence."""
+    from tasks.training_loop import TrainingLoop
+
+    given = {"task_name": "rte", "data_dir": glue_root, "model_dir": tiny_model, "output_dir": tmp_path / "run"}
+
+    def report(self, step, loss):
+        raise StopIteration
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLoop, "_report_training", report)
+        assert finetune(**given, num_train_steps=4, eval_every_steps=2) == 2
+    assert "training ended at step 2 of 4" in capfd.readouterr().err
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
 def test_another_run_is_refused_by_name(glue_root, tiny_model, tmp_path, capfd, finetune):
     given = {"task_name": "wnli", "data_dir": glue_root, "model_dir": tiny_model, "output_dir": tmp_path / "run"}
     assert finetune(**given, num_train_steps=1) == 0
