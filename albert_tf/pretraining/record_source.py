@@ -133,8 +133,7 @@ def check_records(
             f"the records hold pairs of segments but the model knows {config.type_vocab_size} (type_vocab_size); use a "
             "model with 2, or records with --objective=none"
         )
-    static = info.masking == "static"
-    if static and max_predictions_per_seq not in (None, info.max_predictions_per_seq):
+    if info.masking == "static" and max_predictions_per_seq not in (None, info.max_predictions_per_seq):
         raise UserError(
             f"max_predictions_per_seq is {info.max_predictions_per_seq} in the records, whose masks are static, but "
             f"{max_predictions_per_seq} in the flag; leave the flag out or make the records again"
