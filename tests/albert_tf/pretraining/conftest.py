@@ -1,12 +1,42 @@
-"""A stand-in tokeniser and small folders of records, for the tests of the input pipeline."""
+"""A stand-in tokeniser and small folders of records, for the tests of the input pipeline; memory of whole commands."""
 
 import hashlib
+import pathlib
+import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from albert_tf.pretraining import records
+
+
+@pytest.fixture(scope="session")
+def peak_memory():
+    """A function (*arguments, setup="") -> (peak of the command's own process in MB, what it said).
+
+    setup: Python to run first. (The peak that getrusage gives begins with that of the process that started it.)
+    """
+    status = pathlib.Path("/proc/self/status")
+    if not status.exists() or "VmHWM" not in status.read_text():
+        pytest.skip("needs VmHWM of /proc/self/status, Linux")
+    program = """
+import pathlib, sys
+from albert_tf.__main__ import main
+code = main(sys.argv)
+print(pathlib.Path("/proc/self/status").read_text())
+sys.exit(code)
+"""
+
+    def run(*arguments, setup=""):
+        command = [sys.executable, "-c", setup + program, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return int(re.search(r"VmHWM:\s*(\d+) kB", done.stdout)[1]) * 1024 / 1e6, done.stderr
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 import io
 import itertools
 import json
+import random
+import string
 
 import numpy as np
 import pytest
@@ -227,6 +229,28 @@ def shards_rows(folder, number):
 
     path = RecordsInfo.read(folder).paths(folder)[number]
     return [tf.train.Example.FromString(p).features.feature["tokens"].bytes_list.value[0] for p in read_payloads(path)]
+
+
+def test_memory_does_not_grow_with_the_text(prose, tiny_spm, tmp_path, peak_memory):
+    """The quick twin of the last row in docs/results/records.md; each copy is in a cipher, so has words of its own."""
+    text = "\n\n".join(file.read_text("utf-8") for file in sorted(prose.iterdir())).lower()
+    bounds = "plan.CHUNK_CHARS, shards.BUCKET_BYTES, shards._BUFFER_BYTES = 200_000, 500_000, 500_000"
+    rng, sizes, peaks = random.Random(0), [], []
+    for copies in (4, 36):
+        folder = tmp_path / str(copies)
+        folder.mkdir()
+        for number in range(copies):
+            letters = "".join(rng.sample(string.ascii_lowercase, 26))
+            (folder / f"{number}.txt").write_text(text.translate(str.maketrans(string.ascii_lowercase, letters)))
+        sizes.append(copies * len(text) / 1e6)
+        peak, _ = peak_memory(
+            *("create_pretraining_data", f"--input_file={folder}", f"--output_dir={tmp_path / f'out{copies}'}"),
+            *(f"--spm_model_file={tiny_spm}", "--max_unknown_share=1", "--num_workers=1"),
+            setup=f"from albert_tf.pretraining import plan, shards\n{bounds}\n",
+        )
+        peaks.append(peak)
+    assert sizes[1] - sizes[0] > 8
+    assert peaks[1] - peaks[0] < 0.3 * (sizes[1] - sizes[0]), (sizes, peaks)
 
 
 def test_large_vocabulary_takes_four_bytes(tmp_path):

@@ -3,6 +3,7 @@
 import collections
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -97,6 +98,24 @@ def test_counting_bounds_memory():
     long = count_words(["x" * 2_500 + " y"], NORMALIZER)
     assert [(len(word), count) for word, count in long.words] == [(500, 1), (1_000, 2), (1, 1)]
     assert long.num_cut == 1
+
+
+def test_memory_is_about_what_was_announced(prose, tmp_path, peak_memory):
+    """The fixed part is announced with room for many different words; the text's part is close."""
+    text = "\n".join(file.read_text("utf-8") for file in prose.iterdir())
+    announced, peaks = [], []
+    for copies in (4, 48):
+        (tmp_path / f"{copies}.txt").write_text(text * copies)
+        peak, said = peak_memory(
+            "train_vocab",
+            f"--input_file={tmp_path / f'{copies}.txt'}",
+            f"--output_dir={tmp_path / f'v{copies}'}",
+            f"--vocab_size={SIZE}",
+        )
+        peaks.append(peak)
+        announced.append(int(re.search(r"will take about ([\d,]+) MB", said)[1].replace(",", "")))
+        assert 0.3 < peak / announced[-1] < 1.1, (peaks, announced)
+    assert (peaks[1] - peaks[0]) / (announced[1] - announced[0]) == pytest.approx(1, abs=0.25), (peaks, announced)
 
 
 def test_large_counts_are_scaled(monkeypatch):
