@@ -119,8 +119,8 @@ def _apart(lengths: np.ndarray, order: np.ndarray, count: int, even: bool) -> tu
 
 
 def _dealt(by_length: np.ndarray, count: int) -> np.ndarray:
-    """Deals a sorted window to `count` batches, forwards and backwards in turn: int64 [count, batch size]."""
-    rounds = by_length.reshape(-1, count)
+    """Deals a sorted window to `count` batches (perhaps none), forwards and backwards in turn: int64 [count, ...]."""
+    rounds = by_length.reshape(len(by_length) // max(count, 1), count)
     rounds[1::2] = rounds[1::2, ::-1]
     return rounds.T
 

@@ -18,16 +18,17 @@ from tasks.text import TextExample
 LENGTHS = np.random.default_rng(0).integers(3, 60, size=1003)
 
 
-@pytest.mark.parametrize(("count", "batch_size"), [(1003, 8), (1003, 400), (20, 8), (3, 8), (8, 8), (1, 4)])
-def test_every_feature_once_an_epoch(count, batch_size):
+@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize(("count", "batch_size"), [(1003, 8), (1003, 400), (20, 8), (3, 8), (8, 8), (9, 8), (1, 4)])
+def test_every_feature_once_an_epoch(count, batch_size, even):
     steps = -(-3 * count // batch_size)
-    batches = list(itertools.islice(batching.training_batches(LENGTHS[:count], batch_size, seed=5), steps))
+    batches = list(itertools.islice(batching.training_batches(LENGTHS[:count], batch_size, seed=5, even=even), steps))
     assert all(len(batch) == batch_size for batch in batches)
     stream = np.concatenate(batches)
     epochs = stream[: 3 * count].reshape(3, count)
     for epoch in epochs:
         assert sorted(epoch) == list(range(count))
-    if count > 8:
+    if count > 9:
         assert (epochs[0] != epochs[1]).any()  # shuffled anew
 
 

@@ -95,8 +95,9 @@ def test_static_feeds_pack(model, features, monkeypatch):
 
     plain = Predictor(model, TASK, batch_size=4).outputs(features)
     monkeypatch.setattr(feeding, "_is_static", lambda strategy: True)
-    packed = Predictor(model, TASK, batch_size=4).outputs(features)
-    np.testing.assert_allclose([o["logits"] for o in packed], [o["logits"] for o in plain], atol=2e-6)
+    for batch_size in (4, 64):  # also one that holds all features and more
+        packed = Predictor(model, TASK, batch_size=batch_size).outputs(features)
+        np.testing.assert_allclose([o["logits"] for o in packed], [o["logits"] for o in plain], atol=2e-6)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     feed, share = feeding.training_feed(TASK, features, strategy, batch_size=4, num_steps=5, seed=1)
     assert isinstance(feed.form, Packing) and share > 0.5
