@@ -147,7 +147,7 @@ def _next_sentence_pairs(
 ) -> Iterator[Sequence]:
     """B is what follows A, or, half the time, text from another document; then what followed A begins the next row."""
     position, end = document.bounds[0], document.bounds[-1]
-    others = [other for other in pool if other.index != document.index]
+    others = [other for other in pool if other.index != document.index and len(other.bounds) > 1]  # some have no token
     while end - position >= 2:
         target = rule.draw_target(rng, counts)
         inner, stop = _take(document.bounds, position, target)

@@ -168,3 +168,12 @@ def test_next_sentence_without_another_document(book):
 def test_wrong_rules(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):
         SequenceRule(**wrong)
+
+
+def test_random_text_is_never_nothing():
+    """A document may have no token left (accents alone, say): as a second segment it would give the label away."""
+    own, nothing, other = TokenDocument([0, 40, 80], 0), TokenDocument([80], 1), TokenDocument([80, 120], 2)
+    rows, counts = cut([own, nothing, other], np.ones(120, bool), max_seq_length=16, objective="nsp", short_seq_prob=0)
+    assert len(rows) > 5 and all(end > begin for row in rows for begin, end in (row.first, row.second))
+    _, counts = cut([own, nothing], np.ones(120, bool), max_seq_length=16, objective="nsp", short_seq_prob=0)
+    assert counts["skipped_no_partner"]
