@@ -153,6 +153,19 @@ def check_new_folder(path: str | os.PathLike) -> None:
         raise UserError(f"{path} is {what}, which a finished folder cannot replace; give a new folder in it")
 
 
+def check_output_file(path: str | os.PathLike | None, *read: str | os.PathLike | None) -> None:
+    """Raises UserError where --output_file has no folder, is one, or is a file that is read: before the work."""
+    if path is None:
+        return
+    path = pathlib.Path(path)
+    if path.is_dir():
+        raise UserError(f"cannot write --output_file={path}: it is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise UserError(f"cannot write --output_file={path}: there is no folder {path.parent}; make it first")
+    if path.is_file() and any(other and os.path.realpath(other) == os.path.realpath(path) for other in read):
+        raise UserError(f"--output_file={path} is the file that is read, and would replace it; give another name")
+
+
 def is_hard_to_open(path: str | os.PathLike) -> bool:
     """Whether TensorFlow takes the path for a pattern, and so does not find there what it has written itself."""
     return _HARD_TO_OPEN.search(str(path)) is not None

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from albert_tf.errors import UserError
+from albert_tf.files import check_output_file
 from tasks.finetune import check_positive, define_task_flags, task_options
 from tpu.device_flags import define_device_flags
 
@@ -107,17 +108,6 @@ def _exported(flags: Any, model_dirs: list[str]) -> "ExportedEnsemble":
     )
 
 
-def output_folder(path: str) -> str:
-    """The folder of an output file.
-
-    Raises UserError where there is none: beforehand, not after the work.
-    """
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise UserError(f"no folder {folder} for --output_file; make it first")
-    return folder
-
-
 def run(flags: Any) -> None:
     """Prints the metrics of each file.
 
@@ -126,8 +116,7 @@ def run(flags: Any) -> None:
     check_positive("max_eval_examples", flags.max_eval_examples)
     if (flags.input_file is None) == (flags.data_dir is None):
         raise UserError("give either --input_file or --data_dir")
-    if flags.output_file is not None:
-        output_folder(flags.output_file)
+    check_output_file(flags.output_file, flags.input_file)
     ensemble = load_ensemble(flags)
     from tasks.evaluation import labelled, shown
 
@@ -137,6 +126,7 @@ def run(flags: Any) -> None:
         files = {f"{split}: ": path for split, path in known.items() if split.startswith("dev")}
         if not files:
             raise UserError(f"task {ensemble.task.name} has no development file; give --input_file")
+    check_output_file(flags.output_file, *files.values())
     if flags.output_file is not None and len(files) > 1:
         raise UserError(f"{flags.data_dir} has {len(files)} development files for one --output_file; give --input_file")
     for split, path in files.items():

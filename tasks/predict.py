@@ -5,7 +5,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from albert_tf.errors import UserError
-from tasks.evaluate import define_model_flags, load_ensemble, output_folder
+from albert_tf.files import check_output_file
+from tasks.evaluate import define_model_flags, load_ensemble
 
 if TYPE_CHECKING:
     from absl import flags as absl_flags
@@ -30,7 +31,7 @@ def run(flags: Any) -> None:
 
     Raises UserError.
     """
-    folder = output_folder(flags.output_file)
+    check_output_file(flags.output_file, flags.input_file)
     ensemble = load_ensemble(flags)
     task = ensemble.task
     if flags.glue_submission and not hasattr(task, "write_submission"):
@@ -43,6 +44,7 @@ def run(flags: Any) -> None:
     predictions = ensemble.predictions(examples, flags.input_file)
     written = task.write_predictions(flags.output_file, predictions, examples)
     if flags.glue_submission:
+        folder = os.path.dirname(flags.output_file)
         written.append(task.write_submission(folder, flags.input_file, predictions))
     for path in written:
         print(f"wrote {path}: {len(examples)} examples", file=sys.stderr)

@@ -61,6 +61,7 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 
 def run(given: flags.FlagValues) -> None:
     """Measures, tells on standard error what it is doing, and prints the figures."""
+    files.check_output_file(given.output_file)
     config = _config(given)
     import tensorflow as tf
 

@@ -52,6 +52,7 @@ def run(given: flags.FlagValues) -> None:
     """
     if given.spm_model_file and given.vocab_file:
         raise UserError("--spm_model_file and --vocab_file are both given: a model has one vocabulary; drop one")
+    files.check_output_file(given.output_file)
     from albert_tf import checkpoints
     from albert_tf.pretraining import record_source
     from albert_tf.pretraining.dataset import Batching

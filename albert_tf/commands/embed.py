@@ -41,12 +41,9 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 def run(flag_values: flags.FlagValues) -> None:
     """Embeds the lines and prints what was done."""
     output = pathlib.Path(flag_values.output_file)
-    if output.is_dir():
-        raise UserError(f"cannot write --output_file={output}: it is a folder; give the name of a file")
+    files.check_output_file(output, flag_values.input_file)
     if output.suffix not in _FORMATS:
         raise UserError(f"--output_file={output}: expected a name that ends in {' or '.join(_FORMATS)}")
-    if not output.parent.is_dir():
-        raise UserError(f"cannot write --output_file={output}: there is no folder {output.parent}; make it first")
     lines = list(read_lines(flag_values.input_file))
     if not lines:
         raise UserError(f"--input_file {flag_values.input_file} is empty: expected one text a line")

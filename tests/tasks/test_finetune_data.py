@@ -245,6 +245,16 @@ def test_wrong_use_of_a_model(name, flags, message, capfd, command):
     assert message in capfd.readouterr().err
 
 
+def test_predictions_do_not_replace_what_they_are_made_of(glue_root, tmp_path, capfd, command):
+    own = shutil.copy(glue_root / "SST-2/dev.tsv", tmp_path / "dev.tsv")
+    before = (tmp_path / "dev.tsv").read_bytes()
+    (tmp_path / "same.tsv").symlink_to(own)
+    for name in ("evaluate", "predict"):
+        assert command(name, model_dir="nowhere", input_file=own, output_file=tmp_path / "same.tsv") == 2
+        assert "is the file that is read" in capfd.readouterr().err
+    assert (tmp_path / "dev.tsv").read_bytes() == before
+
+
 def test_a_model_is_asked_for_what_its_head_answers():
     """The same for a model folder and an export: MNLI's head answers the diagnostic set, `squad` is either version."""
     mnli, squad = make_task("mnli", labels=("neutral", "entailment", "contradiction")), make_task("squad2.0")

@@ -80,6 +80,7 @@ def test_a_batch_is_tried_where_asked_for(monkeypatch):
         ([], "--preset"),
         (["--preset=albert_bse"], "albert_base"),
         (["--preset=albert_base", "--max_seq_length=513"], "512"),
+        (["--preset=albert_base", "--output_file=no/such/b.json"], "there is no folder"),
         (["--preset=albert_base", "--max_seq_length=16", "--max_predictions_per_seq=17"], "17"),
         (["--preset=albert_base", "--train_batch_size=6", "--grad_accum_steps=4", "--distribution=cpu"], "multiple"),
         (["--preset=albert_base", "--train_batch_size=1000000", "--distribution=cpu"], "smaller --train_batch_size"),

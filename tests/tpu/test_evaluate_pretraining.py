@@ -142,7 +142,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(finished, records, evalu
         ((finished[0], heldout, {"vocab_file": tmp_path / "vocab.txt"}), "the model was made with"),
         ((finished[0], heldout, {"vocab_file": "a", "spm_model_file": "b"}), "are both given"),
         ((finished[0], heldout, {"sentence_objective": "mlm"}), "expected one of as_trained, sop, nsp"),
-        ((finished[0], heldout, {"output_file": tmp_path / "none" / "m.json", "num_records": 4}), "cannot write"),
+        ((finished[0], heldout, {"output_file": tmp_path / "none" / "m.json", "num_records": 4}), "there is no folder"),
     ]
     for (model_dir, data_dir, flags), words in cases:
         code, _, errors = evaluate(model_dir, data_dir, **flags)

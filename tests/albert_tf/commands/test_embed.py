@@ -110,6 +110,7 @@ def test_text_that_the_vocabulary_does_not_know_is_told(embedded, model_dir, cap
 def test_wrong_use_is_one_line_and_writes_nothing(tmp_path, model_dir, capsys):
     (tmp_path / "in.txt").write_bytes(b"good\n\xff\xfe bad\n")
     (tmp_path / "ok.txt").write_text("good\n")
+    (tmp_path / "texts.jsonl").write_text("good\n")
     (tmp_path / "empty.txt").touch()
     (tmp_path / "folder.npy").mkdir()
     cases = [
@@ -123,13 +124,20 @@ def test_wrong_use_is_one_line_and_writes_nothing(tmp_path, model_dir, capsys):
         ("ok.txt", "out.npy", ["--max_seq_length=33"], "32 positions"),
         ("ok.txt", "no/such/out.npy", [], "cannot write"),
         ("ok.txt", "folder.npy", [], "it is a folder"),
+        ("texts.jsonl", "texts.jsonl", [], "is the file that is read"),
     ]
     for name, output, flags, words in cases:
         files = [f"--input_file={tmp_path / name}", f"--output_file={tmp_path / output}"]
         assert main(["albert_tf", "embed", f"--model_dir={model_dir}", *files, *flags]) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert words in error, error
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["empty.txt", "folder.npy", "in.txt", "ok.txt"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "empty.txt",
+        "folder.npy",
+        "in.txt",
+        "ok.txt",
+        "texts.jsonl",
+    ]
 
 
 def test_vectors_that_are_not_numbers_are_refused(tmp_path, model_dir, capsys):
