@@ -58,3 +58,33 @@ def test_the_derivative_waits_for_the_gradient_from_above(name):
     x, upstream = graph.inputs
     late = [op for op in x.consumers() if upstream.op in op.control_inputs]
     assert [op.type for op in late] == ["Identity"], "the derivative reads x through one op that waits"
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 5e-6), ("bfloat16", 0.04), ("float16", 3e-3)])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_slopes_of_large_tensors(name, dtype, bound):
+    """Those that XLA makes in one loop."""
+    x = tf.tile(tf.cast(tf.constant(X), dtype)[tf.newaxis], [1100, 1])
+    exact = slope(name, tf.cast(x[:1], tf.float64))[1]
+    gradient = slope(name, x, tf.fill(x.shape, tf.cast(0.5, dtype)))[1]
+    assert gradient.dtype == dtype and tf.reduce_all(gradient == gradient[:1])
+    np.testing.assert_allclose(tf.cast(gradient[:1], tf.float64), 0.5 * exact, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize(
+    ("shape", "devices", "compiled"),
+    [
+        ([1024, 256], ["CPU"], True),
+        ([1024, 255], ["CPU"], False),
+        ([None, 1024], ["CPU"], False),  # a compilation for each size would cost more than it saves
+        ([1024, 256], ["CPU", "GPU"], False),
+        ([1024, 256], ["CPU", "TPU"], False),
+    ],
+)
+def test_large_tensors_of_a_fixed_size_are_left_to_xla_on_cpu(monkeypatch, shape, devices, compiled):
+    logical = [tf.config.LogicalDevice(f"/device:{kind}:0", kind) for kind in devices]
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda: logical)
+    backward = tf.function(lambda x: slope("gelu", x)[1], autograph=False)
+    graph = backward.get_concrete_function(tf.TensorSpec(shape, tf.float32)).graph
+    calls = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
+    assert [call.get_attr("_XlaMustCompile") for call in calls] == [True] * compiled
