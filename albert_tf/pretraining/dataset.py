@@ -172,6 +172,7 @@ def evaluation_dataset(
     )
     features = _features_function(info, batching)
     records = _read(source, tf.range(len(source.spans)), 0).take(total)
+    records = records.apply(tf.data.experimental.assert_cardinality(total))  # files may be replaced while reading
     filled = records.concatenate(records.repeat()).take(num_batches * global_batch_size)  # padding: real rows again
     dataset = filled.batch(WINDOW).enumerate().map(window, num_parallel_calls=tf.data.AUTOTUNE)
     dataset = dataset.map(features, num_parallel_calls=tf.data.AUTOTUNE).rebatch(rows, drop_remainder=True)

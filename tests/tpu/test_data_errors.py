@@ -45,7 +45,8 @@ def test_records_that_are_no_examples(make_records, tmp_path, payload, words):
     assert f"(records in {folder})" in str(caught.value) and "{{" not in str(caught.value)
 
 
-def test_files_that_lost_records_are_named_with_both_numbers(make_records, tmp_path, capsys):
+@pytest.mark.parametrize("reader", [pretraining_dataset, evaluation_dataset])
+def test_files_that_lost_records_are_named_with_both_numbers(reader, make_records, tmp_path, capsys):
     folder = shutil.copytree(make_records(), tmp_path / "records")
     source, tokenizer = open_records(folder), load_tokenizer(folder)
     whole, half, none = (folder / shard.name for shard in source.info.shards)
@@ -53,7 +54,7 @@ def test_files_that_lost_records_are_named_with_both_numbers(make_records, tmp_p
     half.write_bytes(b"".join(records.frame(list(records.read_payloads(half))[:3])))
     none.write_bytes(b"")
     with pytest.raises(UserError) as caught, data_errors.named_by_file(source):
-        for _ in pretraining_dataset(source, Batching(tokenizer=tokenizer, global_batch_size=4)):
+        for _ in reader(source, Batching(tokenizer=tokenizer, global_batch_size=4)):
             pass
     told = f": {half} holds 3 of {counts[1]}, {none} holds 0 of {counts[2]};"
     assert told in str(caught.value) and str(whole) not in str(caught.value)

@@ -134,6 +134,7 @@ def test_slurm_tasks(slurm):
         ((75, 2), (2, False)),  # what one worker was told is in the way of all; the others only lost it
         ((2, 143), (2, False)),
         ((1, 0), (1, False)),
+        ((75, 1), (1, False)),
         ((75, 75), (75, True)),
         ((137, 75), (137, True)),
         ((75, 142), (142, True)),
@@ -161,7 +162,7 @@ def test_slurm_task_hands_on_the_signal_and_the_code(tmp_path, code):
             assert task.stdout.readline() == "saving\n"
             task.terminate()  # once more, while it waits for the end
             assert task.stdout.readline() == "saved\n"
-            assert task.wait(20) == {2: 200}.get(code, code)
+            assert task.wait(20) == {1: 199, 2: 200}.get(code, code)
         finally:
             task.kill()
 

@@ -16,7 +16,7 @@ HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tr '\n' ' ')
 export HOSTS
 code=0
 srun --kill-on-bad-exit=0 --wait=600 bash tpu/launchers/slurm_task.sh "$@" || code=$?
-((code != 200)) || code=2  # one of the workers found something to be mended first; see slurm_task.sh
+((code != 199 && code != 200)) || ((code -= 198))  # 1 or 2 of one of the workers; see slurm_task.sh
 # 143: saved on the signal that comes 300 seconds before the time is up; 137: a worker was killed; 75: another one saw it;
 # 142: it was killed at the very start. The same command goes on from there.
 if [[ $code =~ ^(75|137|142|143)$ ]] && ((${SLURM_RESTART_COUNT:-0} < 100)); then

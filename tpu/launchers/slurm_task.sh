@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A task of slurm.sh: worker.sh, with 200 for its exit code 2 (wrong use, to be mended first). srun reports the greatest
-# code of all tasks, and the workers that lost this one end with 75: start again.
+# A task of slurm.sh: worker.sh, with 199 and 200 for its exit codes 1 and 2 (a bug, wrong use: starting again would not
+# help). srun reports the greatest code of all tasks, and the workers that lost this one end with 75: start again.
 INDEX=$SLURM_PROCID bash "$(dirname "${BASH_SOURCE[0]}")/worker.sh" "$@" &
 worker=$!
 # Slurm may signal this process alone. The signal also ends the wait, which is then begun again.
@@ -11,4 +11,4 @@ while
   code=$?
   ((signalled))
 do :; done
-exit $((code == 2 ? 200 : code))
+exit $((code == 1 || code == 2 ? code + 198 : code))
