@@ -8,9 +8,11 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.errors import UserError
+from albert_tf.export.signatures import SAMPLE_TEXTS
 from albert_tf.tokenization import code_points, load_tokenizer
 from albert_tf.tokenization.in_graph import GraphTokenizer
 from albert_tf.tokenization.normalization import sentencepiece_normalizer
+from albert_tf.tokenization.unigram import parse_model
 
 CASINGS = [(lower, accents) for lower in (True, False) for accents in (False, True)]
 
@@ -54,6 +56,18 @@ def test_random_texts(lower, accents, tiny_spm):
         expected = tokenizer.encode_with_offsets(text)
         assert ids == again == expected.ids, ascii(text)
         assert offsets == expected.offsets, ascii(text)
+
+
+def test_an_export_is_not_refused_for_two_equally_likely_ways_of_cutting_its_sample(tiny_spm, tmp_path):
+    proto = parse_model(tiny_spm.read_bytes(), tiny_spm)
+    known = {piece.piece for piece in proto.pieces}
+    assert "0" in known and "000" not in known
+    for piece in {"00", "11", "oo", "tt"} - known:  # "000" is "0 00" or "00 0"
+        proto.pieces.add(piece=piece, score=-9.0)
+    (tmp_path / "spiece.model").write_bytes(proto.SerializeToString())
+    tokenizer = load_tokenizer(tmp_path)
+    rows, plain = encodings(tokenizer, SAMPLE_TEXTS)
+    assert plain == [ids for ids, _ in rows] == tokenizer.encode_batch(SAMPLE_TEXTS)
 
 
 @pytest.mark.parametrize("lower, accents", CASINGS)
