@@ -35,16 +35,20 @@ class Ensemble:
 
     def __init__(
         self,
-        model_dirs: Sequence[str],
+        model_dirs: Sequence[str | os.PathLike] | str | os.PathLike,
         *,
         task_name: str | None = None,
         task_options: dict[str, Any] | None = None,
         computing: Computing | None = None,
     ) -> None:
-        """Loads the models.
+        """Loads the models, or the one.
 
-        Raises UserError where one has no head for the task, or their tasks or labels differ.
+        Raises UserError where there is none, one has no head for the task, or their tasks or labels differ.
         """
+        if isinstance(model_dirs, (str, os.PathLike)):
+            model_dirs = [model_dirs]
+        if not model_dirs:
+            raise UserError("no model: expected the folder of at least one fine-tuned model")
         self._computing = computing or Computing()
         self._strategy = single_machine_strategy(self._computing.distribution, self._computing.tpu_name)
         with self._strategy.scope():

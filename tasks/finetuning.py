@@ -46,11 +46,11 @@ class Settings:
     """What `albert_tf finetune` was asked for; None leaves a value to the task's recipe."""
 
     task_name: str
-    model_dir: str
-    output_dir: str
-    data_dir: str | None = None
-    train_file: str | None = None
-    eval_file: str | None = None
+    model_dir: str | os.PathLike
+    output_dir: str | os.PathLike
+    data_dir: str | os.PathLike | None = None
+    train_file: str | os.PathLike | None = None
+    eval_file: str | os.PathLike | None = None
     task_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     train_batch_size: int | None = None
     eval_batch_size: int = 64
@@ -72,7 +72,7 @@ class Settings:
     tpu_name: str | None = None
     early_stop_patience: int | None = None
     eval_every_steps: int | None = None
-    cache_dir: str | None = None
+    cache_dir: str | os.PathLike | None = None
     random_weights: bool = False
 
 
@@ -283,12 +283,13 @@ def _identity(
     settings: Settings, task: Task, recipe: Recipe, sources: Sequence[Source], model: Model
 ) -> dict[str, Any]:
     """What a resumed run must have in common with its beginning."""
-    asked = ("model_dir", "optimizer", "seed", "num_warmup_steps", "grad_accum_steps", "mixed_precision")
+    asked = ("optimizer", "seed", "num_warmup_steps", "grad_accum_steps", "mixed_precision")
     values = dataclasses.asdict(recipe)
     del values["num_train_steps"], values["num_train_epochs"]  # as far as asked for, they may be raised
     return {
         **task.describe(),
         **values,
+        "model_dir": os.fspath(settings.model_dir),
         **{name: getattr(settings, name) for name in (*asked, "random_weights")},
         "vocabulary_hash": model.tokenizer.hash,
         "data": {one.name: [content_hash(one.path), len(one.examples)] for one in sources},

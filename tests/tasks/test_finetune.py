@@ -1,12 +1,15 @@
 """Every text task trains, goes on, evaluates and predicts through the command line."""
 
 import concurrent.futures
+import dataclasses
 import json
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from albert_tf.errors import UserError
 
 # One with one file, one with two of each kind and pairs, one of numbers; test_glue.py reads the files of all.
 QUICK = ("sst-2", "mnli", "sts-b")
@@ -40,6 +43,24 @@ def test_every_task(name, glue_root, tiny_model, tmp_path, capfd, command, finet
     for _, label, *probabilities in lines:
         values = np.array(probabilities, float)
         assert name == "sts-b" or (label == labels[values.argmax()] and values.sum() == pytest.approx(1, abs=2e-6))
+
+
+def test_from_python_with_paths_as_pathlib_has_them(glue_root, tiny_model, tmp_path):
+    from tasks.finetuned import Ensemble
+    from tasks.finetuning import Settings, run
+
+    small = {"num_train_steps": 2, "train_batch_size": 8, "max_seq_length": 32}
+    settings = Settings(task_name="rte", data_dir=glue_root, model_dir=tiny_model, output_dir=tmp_path / "run", **small)
+    result = run(settings)
+    assert run(settings) == result
+    assert run(dataclasses.replace(settings, model_dir=str(tiny_model), output_dir=str(tmp_path / "run"))) == result
+    dev = glue_root / "RTE" / "dev.tsv"
+    for folders in (tmp_path / "run", str(tmp_path / "run"), [tmp_path / "run"]):
+        rte = Ensemble(folders)
+        examples = rte.task.read(dev)
+        assert rte.task.metrics(rte.predictions(examples, dev), examples) == pytest.approx(result["metrics"]["dev"])
+    with pytest.raises(UserError, match="no model"):
+        Ensemble([])
 
 
 def test_a_word_is_learned_and_the_best_model_kept(glue_root, tiny_model, tmp_path, capfd, finetune):
