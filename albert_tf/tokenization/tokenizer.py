@@ -7,7 +7,7 @@ import hashlib
 import pathlib
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -63,16 +63,16 @@ class Tokenizer(abc.ABC):
         """All pieces, by id."""
 
     @abc.abstractmethod
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, as `encode` gives them; the fast way for many."""
-
-    @abc.abstractmethod
     def starts_word(self) -> np.ndarray:
         """bool [V]: True where a piece begins a new word, False where it goes on with the word before it."""
 
     @abc.abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Readable text of ids; [CLS], [SEP], [MASK] and padding leave nothing."""
+
+    @abc.abstractmethod
+    def _encode_parts(self, texts: Iterable[str]) -> list[list[int]]:
+        """Ids of many texts without special tokens."""
 
     @abc.abstractmethod
     def _encode_part(self, text: str, follows_special: bool) -> list[int]:
@@ -106,6 +106,17 @@ class Tokenizer(abc.ABC):
             else:
                 ids.append(special_id)
         return ids
+
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        """Ids of each text, as `encode` gives them; the fast way for many.
+
+        Raises TypeError for a single text, whose letters would be taken for texts.
+        """
+        if isinstance(texts, str):
+            raise TypeError(
+                f"encode_batch was given a single text, {texts[:40]!r}: expected a list of texts; use encode"
+            )
+        return self._encode_parts(texts)
 
     def encode_with_offsets(self, text: str, *, special_tokens: bool = False) -> Encoding:
         """Like `encode`, with pieces and the place of each in the untouched text."""

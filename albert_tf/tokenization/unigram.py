@@ -3,7 +3,7 @@
 import functools
 import pathlib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import sentencepiece
@@ -52,11 +52,6 @@ class SentencePieceTokenizer(Tokenizer):
     def piece_to_id(self, piece: str) -> int:
         return self._processor.piece_to_id(piece)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        rows = self._processor.encode([self._normalize(text) for text in texts], out_type=int, num_threads=1)
-        untouched = self._split_ids.isdisjoint
-        return [row if untouched(row) else self._split_row(row) for row in rows]
-
     def decode(self, ids: Sequence[int]) -> str:
         return self._processor.decode([int(piece_id) for piece_id in ids])
 
@@ -81,6 +76,11 @@ class SentencePieceTokenizer(Tokenizer):
     def save(self, folder: str | pathlib.Path) -> None:
         super().save(folder)
         files.write_atomically(pathlib.Path(folder) / "spiece.vocab", vocabulary_listing(self._data, self.path))
+
+    def _encode_parts(self, texts: Iterable[str]) -> list[list[int]]:
+        rows = self._processor.encode([self._normalize(text) for text in texts], out_type=int, num_threads=1)
+        untouched = self._split_ids.isdisjoint
+        return [row if untouched(row) else self._split_row(row) for row in rows]
 
     def _encode_part(self, text: str, follows_special: bool) -> list[int]:
         processor = self._processor_after(text, follows_special)

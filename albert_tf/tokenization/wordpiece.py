@@ -1,7 +1,7 @@
 """WordPiece for `vocab.txt` models, with the rules of BERT that the Chinese releases use."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -45,9 +45,6 @@ class WordPieceTokenizer(Tokenizer):
     def piece_to_id(self, piece: str) -> int:
         return self._ids.get(piece, self.unk_id)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self._encode_part(text, False) for text in texts]
-
     def decode(self, ids: Sequence[int]) -> str:
         silent = {self.pad_id, self.cls_id, self.sep_id, self.mask_id}
         text = " ".join(self.id_to_piece(int(piece_id)) for piece_id in ids if int(piece_id) not in silent)
@@ -55,6 +52,9 @@ class WordPieceTokenizer(Tokenizer):
 
     def starts_word(self) -> np.ndarray:
         return np.array([not piece.startswith(CONTINUES) for piece in self._pieces], dtype=bool)
+
+    def _encode_parts(self, texts: Iterable[str]) -> list[list[int]]:
+        return [self._encode_part(text, False) for text in texts]
 
     def _encode_part(self, text: str, follows_special: bool) -> list[int]:
         return [piece_id for word in self._normalize(text).split() for piece_id, _ in self._cut(word)]

@@ -323,6 +323,14 @@ def test_save_load_and_pickle_keep_everything(kind, tiny_spm, wordpiece, tmp_pat
         )
 
 
+@pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
+def test_one_text_is_no_batch(kind, tiny_spm, wordpiece):
+    tokenizer = load_tokenizer(tiny_spm) if kind == "sentencepiece" else wordpiece
+    with pytest.raises(TypeError, match="a single text.*list of texts"):
+        tokenizer.encode_batch("the bird")
+    assert tokenizer.encode_batch(text for text in ["the bird"]) == [tokenizer.encode("the bird")]
+
+
 def test_decode_and_lookups(tiny_spm):
     tokenizer = load_tokenizer(tiny_spm)
     ids = tokenizer.encode("the name of the class.")
