@@ -134,13 +134,13 @@ def _new_prefix(folder: pathlib.Path, step: int) -> str:
     return prefix
 
 
-def load_model(path: str | os.PathLike, *, heads: Iterable[str] | None = None, dtype: Any = None) -> Model:
+def load_model(path: str | os.PathLike, *, heads: Iterable[str] | str | None = None, dtype: Any = None) -> Model:
     """Loads a model of any kind, told apart by its files.
 
     Args:
       path: a native folder or a run folder; a release checkpoint (folder, prefix, .index file or .tar.gz); a TF-Hub
         folder; a Hugging Face folder.
-      heads: names of the heads to build; by default those that the source has.
+      heads: names of the heads to build, or one name; by default those that the source has.
       dtype: a tf_keras policy ("float32", "mixed_bfloat16", "mixed_float16") or None for the global one.
 
     Raises UserError where the path holds no model, a file is damaged, or a variable of the encoder has no value.

@@ -91,6 +91,11 @@ class AlbertConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any], source: str = "the configuration") -> "AlbertConfig":
         """Builds a configuration from the keys of the release's JSON and ours; any other key is refused by name."""
+        if not isinstance(values, dict):
+            raise UserError(
+                f"{source} is {values!r}, expected a dictionary: presets are made by albert_tf.config.preset(NAME), "
+                "files read by AlbertConfig.from_json(FILE), whole models by albert_tf.load_model(FOLDER)"
+            )
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known and key not in _UNUSED_RELEASE_KEYS:

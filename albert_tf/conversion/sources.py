@@ -22,14 +22,16 @@ KINDS = {
 }
 
 
-def load(path: pathlib.Path, *, heads: Iterable[str] | None = None, dtype: Any = None) -> checkpoints.Model:
+def load(path: pathlib.Path, *, heads: Iterable[str] | str | None = None, dtype: Any = None) -> checkpoints.Model:
     """Builds the model that lies at `path`; see `opened`. What the source makes worth knowing is logged.
 
     Raises UserError as `opened` does, and where the encoder has no value for a variable.
     """
     from absl import logging
 
-    with opened(path, heads=None if heads is None else tuple(heads)) as source:
+    if heads is not None:
+        heads = (heads,) if isinstance(heads, str) else tuple(heads)
+    with opened(path, heads=heads) as source:
         model = source.model(dtype)
     for notice in source.notices:
         logging.warning("%s: %s", path, notice)

@@ -134,6 +134,8 @@ def test_unknown_and_missing_keys_are_refused_by_name():
     values = preset("albert_tiny").to_dict()
     with pytest.raises(UserError, match="'hiden_size'.*'hidden_size'"):
         AlbertConfig.from_dict({**values, "hiden_size": 3})
+    with pytest.raises(UserError, match="'albert_base', expected a dictionary"):
+        AlbertConfig.from_dict("albert_base")
     del values["vocab_size"]
     with pytest.raises(UserError, match="lacks vocab_size"):
         AlbertConfig.from_dict(values)

@@ -278,6 +278,14 @@ def test_one_row_of_output_weights_has_to_be_named(write, refused, random_model)
     assert "choose regression or multiple_choice" in refused(folder, "--head=classifier")
 
 
+def test_one_head_may_be_given_by_its_name_alone(write, random_model):
+    for kind in ("native", "release", "huggingface"):
+        folder = write(kind, random_model(), name=kind)
+        assert list(albert_tf.load_model(folder, heads="masked_lm").heads) == ["masked_lm"]
+        with pytest.raises(albert_tf.UserError, match="no span head"):
+            albert_tf.load_model(folder, heads="span")
+
+
 def test_wrong_heads_and_labels(write, refused, random_model):
     folder = write("native", random_model({"classifier": {"num_labels": 3}}))
     assert "no span head: its heads are classifier" in refused(folder, "--head=span")
