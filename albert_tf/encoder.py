@@ -10,6 +10,7 @@ from albert_tf.config import AlbertConfig, block_plan
 
 INPUT_NAMES = ("input_ids", "input_mask", "segment_ids")
 _OPTIONAL_NAMES = ("position_ids", "sequence_ids", "output_positions", "dropout_seed")
+_PER_TOKEN = ("input_mask", "segment_ids", "position_ids", "sequence_ids")
 
 
 @tf_keras.saving.register_keras_serializable("albert_tf")
@@ -77,7 +78,7 @@ class AlbertEncoder(layers.AlbertLayer):
           sequence_output [B, S, H], pooled_output [B, H], encoder_outputs (a list, one [B, S, H] per layer and inner
           group) in the compute dtype, and, where asked for, attention_probs (a list of float32 [B, A, S, S]).
         """
-        inputs = _checked(inputs)
+        inputs = _checked(inputs, self.config.max_position_embeddings)
         input_ids = inputs["input_ids"]
         seed = self._dropout_seed(inputs) if training else None
         hidden = self.embeddings(input_ids, inputs.get("segment_ids"), inputs.get("position_ids"), seed=_fold(seed, 0))
@@ -193,18 +194,46 @@ def _fold(seed: tf.Tensor | None, step: int) -> tf.Tensor | None:
     return None if seed is None else tf.random.experimental.stateless_fold_in(seed, step)
 
 
-def _checked(inputs: dict[str, tf.Tensor] | tf.Tensor) -> dict[str, tf.Tensor]:
+def _checked(inputs: dict[str, tf.Tensor] | tf.Tensor, max_positions: int) -> dict[str, tf.Tensor]:
+    """The inputs as tensors. What is wrong with them is told as far as it can be seen without running the graph."""
     if not isinstance(inputs, dict):
         inputs = {"input_ids": inputs}
+    inputs = {name: _tensor(name, value) for name, value in inputs.items() if value is not None}
     unknown = sorted(set(inputs) - set(INPUT_NAMES) - set(_OPTIONAL_NAMES))
     if unknown or "input_ids" not in inputs:
-        found = ", ".join(sorted(inputs))
+        found = ", ".join(sorted(inputs)) or "nothing"
         raise ValueError(
             f"AlbertEncoder was called with {found}: expected input_ids and, optionally, "
             f"{', '.join(INPUT_NAMES[1:] + _OPTIONAL_NAMES)}; rename or drop the others"
         )
-    inputs = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
-    rank = inputs["input_ids"].shape.rank
-    if rank is not None and rank != 2:
-        raise ValueError(f"input_ids has rank {rank}: expected [batch, sequence]; reshape it")
+    shape = inputs["input_ids"].shape
+    if shape.rank is not None and shape.rank != 2:
+        raise ValueError(f"input_ids has rank {shape.rank}: expected [batch, sequence]; reshape it")
+    for name in _PER_TOKEN:
+        if name in inputs and not _fits(inputs[name].shape, shape):
+            raise ValueError(f"{name} has shape {inputs[name].shape}: expected that of input_ids, {shape}; reshape it")
+    if shape.rank and (shape[1] or 0) > max_positions and "position_ids" not in inputs:
+        raise ValueError(
+            f"input_ids has {shape[1]} tokens a row, the model has {max_positions} positions: shorten the rows"
+        )
     return inputs
+
+
+def _tensor(name: str, value: Any) -> tf.Tensor:
+    if type(value).__module__.split(".")[0] == "keras":  # would be told to go into a Keras layer, which this is
+        raise TypeError(f"{name} is a {type(value).__name__} of Keras 3: take tf_keras.Input (import tf_keras)")
+    tensor = tf.convert_to_tensor(value)
+    if name == "input_mask" or tensor.dtype in (tf.int32, tf.int64):
+        return tensor
+    if not tensor.dtype.is_integer:
+        raise ValueError(
+            f"{name} holds {tensor.dtype.name}: expected whole numbers, int32; tf_keras.Input takes dtype=tf.int32"
+        )
+    return tf.cast(tensor, tf.int32)  # records and NumPy may have shorter ones, which TensorFlow does not look up
+
+
+def _fits(shape: tf.TensorShape, ids_shape: tf.TensorShape) -> bool:
+    """Whether there is a value a token, or one row for all. Broadcasting would take others too, and mean other axes."""
+    rows, length = shape[:1], shape[1:]
+    same_rows = rows.is_compatible_with(ids_shape[:1]) or rows == [1]
+    return shape.rank is None or (shape.rank == 2 and same_rows and length.is_compatible_with(ids_shape[1:]))

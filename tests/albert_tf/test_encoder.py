@@ -1,5 +1,10 @@
 import doctest
+import pathlib
+import re
+import subprocess
+import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,6 +13,7 @@ import tf_keras
 from albert_tf import checkpoints
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import AlbertEncoder
+from albert_tf.optimization import create_optimizer
 
 TINY = AlbertConfig(
     vocab_size=60,
@@ -154,10 +160,29 @@ def test_mask_and_segments_are_optional():
     ids = make_inputs()["input_ids"]
     explicit = encoder({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)})
     np.testing.assert_allclose(encoder(ids)["sequence_output"], explicit["sequence_output"], atol=1e-6)
+    for short in (np.uint8, np.uint16, np.int64):
+        inputs = {"input_ids": ids.astype(short), "input_mask": None, "segment_ids": np.zeros_like(ids, short)}
+        np.testing.assert_allclose(encoder(inputs)["sequence_output"], explicit["sequence_output"], atol=1e-6)
 
 
 def test_wrong_inputs_are_named():
     encoder = AlbertEncoder(TINY)
+    ids = np.zeros([3, 4], np.int32)  # 4 heads and 4 tokens: a mask [S] would pass for one value a head
+    for name in ("input_mask", "segment_ids", "position_ids", "sequence_ids"):
+        for shape in ([4], [3, 1], [3, 5], [3, 4, 4], [2, 4]):
+            with pytest.raises(
+                ValueError, match=rf"{name} has shape \({shape[0]},.* expected that of input_ids, \(3, 4\)"
+            ):
+                encoder({"input_ids": ids, name: np.ones(shape, np.int32)})
+    for name in ("input_ids", "segment_ids"):
+        with pytest.raises(TypeError, match=f"{name} is a KerasTensor of Keras 3.*import tf_keras"):
+            encoder({"input_ids": ids, name: keras.Input([None])})
+        with pytest.raises(ValueError, match=f"{name} holds float32.*int32"):
+            encoder({"input_ids": ids, name: tf_keras.Input([None])})  # float32, as Keras has it by default
+    with pytest.raises(ValueError, match="21 tokens a row, the model has 20 positions"):
+        encoder(np.zeros([1, 21], np.int32))
+    assert encoder({"input_ids": np.zeros([1, 21], np.int32), "position_ids": np.ones([1, 21], np.int32)})
+    assert encoder({"input_ids": ids, "position_ids": np.arange(4)[None]})["pooled_output"].shape == (3, 16)
     with pytest.raises(ValueError, match="attention_mask"):
         encoder({"input_ids": np.zeros([1, 3], np.int32), "attention_mask": np.ones([1, 3])})
     with pytest.raises(ValueError, match="rank 1"):
@@ -215,6 +240,34 @@ def test_functional_model_fits_saves_loads_and_clones(tmp_path):
     clone = tf_keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
     np.testing.assert_allclose(clone.predict(batch, verbose=0), expected, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_saved_keras_models_load_in_a_new_process_as_the_guide_says(tmp_path):
+    inputs = {name: tf_keras.Input([None], dtype=tf.int32, name=name) for name in NAMES}
+    model = tf_keras.Model(inputs, tf_keras.layers.Dense(2)(AlbertEncoder(TINY)(inputs)["pooled_output"]))
+    model.compile(create_optimizer("lamb", learning_rate=1e-3, num_train_steps=9), "mse")
+    batch = make_inputs()
+    model.fit(batch, np.zeros([3, 2]), verbose=0)
+    np.savez(tmp_path / "batch.npz", expected=model.predict(batch, verbose=0), **batch)
+    for name in ("classifier.keras", "classifier.h5", "classifier"):
+        model.save(tmp_path / name)
+    guide = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "weights.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(import tf_keras\n.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    check = """
+import numpy as np
+batch = dict(np.load("batch.npz"))
+expected = batch.pop("expected")
+for name in ("classifier.keras", "classifier.h5", "classifier"):
+    classifier = tf_keras.models.load_model(name)
+    np.testing.assert_allclose(classifier.predict(batch, verbose=0), expected, atol=1e-6)
+    assert classifier.optimizer.learning_rate.num_train_steps == 9
+    classifier.fit(batch, expected, verbose=0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code + check], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_blocks_are_shared_objects():
