@@ -72,19 +72,20 @@ def test_slopes_of_large_tensors(name, dtype, bound):
 
 
 @pytest.mark.parametrize(
-    ("shape", "devices", "compiled"),
+    ("shape", "dtype", "devices", "compiled"),
     [
-        ([1024, 256], ["CPU"], True),
-        ([1024, 255], ["CPU"], False),
-        ([None, 1024], ["CPU"], False),  # a compilation for each size would cost more than it saves
-        ([1024, 256], ["CPU", "GPU"], False),
-        ([1024, 256], ["CPU", "TPU"], False),
+        ([1024, 256], "float32", ["CPU"], True),
+        ([1024, 255], "float32", ["CPU"], False),
+        ([None, 1024], "float32", ["CPU"], False),  # a compilation for each size would cost more than it saves
+        ([1024, 256], "bfloat16", ["CPU"], False),
+        ([1024, 256], "float32", ["CPU", "GPU"], False),
+        ([1024, 256], "float32", ["CPU", "TPU"], False),
     ],
 )
-def test_large_tensors_of_a_fixed_size_are_left_to_xla_on_cpu(monkeypatch, shape, devices, compiled):
+def test_large_tensors_of_a_fixed_size_are_left_to_xla_on_cpu(monkeypatch, shape, dtype, devices, compiled):
     logical = [tf.config.LogicalDevice(f"/device:{kind}:0", kind) for kind in devices]
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda: logical)
     backward = tf.function(lambda x: slope("gelu", x)[1], autograph=False)
-    graph = backward.get_concrete_function(tf.TensorSpec(shape, tf.float32)).graph
+    graph = backward.get_concrete_function(tf.TensorSpec(shape, dtype)).graph
     calls = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
     assert [call.get_attr("_XlaMustCompile") for call in calls] == [True] * compiled
