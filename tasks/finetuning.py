@@ -75,6 +75,19 @@ class Settings:
     cache_dir: str | os.PathLike | None = None
     random_weights: bool = False
 
+    def __post_init__(self) -> None:
+        """Raises UserError for a count below 1: as the end of a slice, -1 would drop the last example."""
+        counts = (
+            "eval_batch_size",
+            "max_train_examples",
+            "max_eval_examples",
+            "early_stop_patience",
+            "eval_every_steps",
+        )
+        for name in counts:
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UserError(f"{name} is {value}, expected more than 0")
+
 
 class Source(NamedTuple):
     """Labelled examples and where they come from."""

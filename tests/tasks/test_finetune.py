@@ -61,6 +61,9 @@ def test_from_python_with_paths_as_pathlib_has_them(glue_root, tiny_model, tmp_p
         assert rte.task.metrics(rte.predictions(examples, dev), examples) == pytest.approx(result["metrics"]["dev"])
     with pytest.raises(UserError, match="no model"):
         Ensemble([])
+    for name in ("max_train_examples", "max_eval_examples", "eval_batch_size", "eval_every_steps"):
+        with pytest.raises(UserError, match=f"{name} is -1, expected more than 0"):
+            dataclasses.replace(settings, **{name: -1})
 
 
 def test_a_word_is_learned_and_the_best_model_kept(glue_root, tiny_model, tmp_path, capfd, finetune):
