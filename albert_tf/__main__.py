@@ -252,7 +252,7 @@ def _command_help(name: str, flag_values: flags.FlagValues) -> str:
 
 def _default(flag: flags.Flag) -> str:
     if flag.default is None:
-        return "required" if _is_required(flag) else "no default"
+        return "required" if _is_required(flag) else "optional"
     return f"default {flag.default_as_str.strip(chr(39)) or 'empty'}"
 
 

@@ -28,6 +28,7 @@ def sample(monkeypatch):
         flags.DEFINE_bool("lower", True, "Lower-case the text.", flag_values=flag_values)
         flags.DEFINE_enum("optimizer", "lamb", ["lamb", "adamw"], "Update rule.", flag_values=flag_values)
         flags.DEFINE_list("heads", [], "Heads to keep.", flag_values=flag_values)
+        flags.DEFINE_integer("seed", None, "Seed (default: the recipe's).", flag_values=flag_values)
         flags.register_validator(
             "num_steps", lambda value: value % 2 == 1, message="expected an odd number", flag_values=flag_values
         )
@@ -83,6 +84,7 @@ def test_flags_reach_the_command_and_are_fresh_each_time(sample, capsys):
         "lower": False,
         "optimizer": "adamw",
         "heads": ["x", "y"],
+        "seed": None,
     }
     assert second == {**first, "input_file": "b.txt", "num_steps": 7, "optimizer": "lamb", "heads": []}
 
@@ -170,6 +172,7 @@ def test_help_of_a_command(sample, capsys):
         "  --lower  (true or false; default true)",
         "  --optimizer  (one of lamb, adamw; default lamb)",
         "  --heads  (a comma separated list; default empty)",
+        "  --seed  (an integer; optional)",  # the text may name a default, as here
     ):
         assert heading in out.splitlines()
     assert "      Update rule." in out.splitlines()
