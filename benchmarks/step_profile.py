@@ -180,7 +180,7 @@ come to.
   takes a third less). In float32 XLA makes one loop of its steps: 10 ms a layer became 2, and a training step takes
   0.98 times as long at 8 x 128 and at 2 x 512 (medians of steps of both ways in turn). In bfloat16 that gave nothing
   and took memory; there the steps again cost 1.02 times the time. The derivative written out rounds otherwise than the
-  reference: the weights of LAMB's third step left it by 3e-5 where the gradient is only rounding (the bias of the keys).
+  reference: the weights of LAMB's third step left it by 3e-5 where the gradient is only rounding (bias of the keys).
 - Tried, and not kept as the step took as long: LayerNorm's gradient by hand. In bfloat16 a sigmoid costs more than
   twice the tanh it replaces.
 - Kept: the gradient of a bias as a plain sum over the rows takes less than half the time of BiasAddGrad in bfloat16.
