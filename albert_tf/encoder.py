@@ -198,7 +198,7 @@ def _checked(inputs: dict[str, tf.Tensor] | tf.Tensor, max_positions: int) -> di
     """The inputs as tensors. What is wrong with them is told as far as it can be seen without running the graph."""
     if not isinstance(inputs, dict):
         inputs = {"input_ids": inputs}
-    inputs = {name: _tensor(name, value) for name, value in inputs.items() if value is not None}
+    inputs = {name: value for name, value in inputs.items() if value is not None}
     unknown = sorted(set(inputs) - set(INPUT_NAMES) - set(_OPTIONAL_NAMES))
     if unknown or "input_ids" not in inputs:
         found = ", ".join(sorted(inputs)) or "nothing"
@@ -206,6 +206,7 @@ def _checked(inputs: dict[str, tf.Tensor] | tf.Tensor, max_positions: int) -> di
             f"AlbertEncoder was called with {found}: expected input_ids and, optionally, "
             f"{', '.join(INPUT_NAMES[1:] + _OPTIONAL_NAMES)}; rename or drop the others"
         )
+    inputs = {name: _tensor(name, value) for name, value in inputs.items()}
     shape = inputs["input_ids"].shape
     if shape.rank is not None and shape.rank != 2:
         raise ValueError(f"input_ids has rank {shape.rank}: expected [batch, sequence]; reshape it")

@@ -179,6 +179,8 @@ def test_wrong_inputs_are_named():
             encoder({"input_ids": ids, name: keras.Input([None])})
         with pytest.raises(ValueError, match=f"{name} holds float32.*int32"):
             encoder({"input_ids": ids, name: tf_keras.Input([None])})  # float32, as Keras has it by default
+    with pytest.raises(ValueError, match="called with attention_mask, input_ids: .*rename"):
+        encoder({"input_ids": ids, "attention_mask": np.ones([3, 4], np.float32)})
     with pytest.raises(ValueError, match="21 tokens a row, the model has 20 positions"):
         encoder(np.zeros([1, 21], np.int32))
     assert encoder({"input_ids": np.zeros([1, 21], np.int32), "position_ids": np.ones([1, 21], np.int32)})
