@@ -103,10 +103,6 @@ def run(flags: Any) -> None:
     """
     if flags.num_seeds < 1:
         raise UserError(f"num_seeds is {flags.num_seeds}, expected at least 1")
-    for name in ("train_batch_size", "max_train_examples", "max_eval_examples", "early_stop_patience"):
-        check_positive(name, flags[name].value)
-    for name in ("num_train_steps", "num_train_epochs", "eval_every_steps", "max_seq_length"):
-        check_positive(name, flags[name].value)
     from tasks import finetuning
 
     names = {field.name for field in dataclasses.fields(finetuning.Settings)} - {"task_options"}

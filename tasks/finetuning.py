@@ -27,6 +27,7 @@ from tasks.features import (
     unknown_share,
 )
 from tasks.feeding import training_feed
+from tasks.finetune import check_positive
 from tasks.task import Recipe, Task
 from tasks.task_model import TaskModel
 from tasks.training_loop import RESULTS_FILE, EvaluationSet, TrainingLoop
@@ -34,6 +35,10 @@ from tpu import strategy as strategies
 from tpu.run_folder import RUN_FILE, RunFolder
 
 EVALUATIONS = 10  # in a run, unless eval_every_steps says otherwise
+_COUNTS = (
+    *("train_batch_size", "eval_batch_size", "max_train_examples", "max_eval_examples", "max_seq_length"),
+    *("num_train_steps", "num_train_epochs", "eval_every_steps", "early_stop_patience"),
+)
 # What may differ when the same run goes on.
 ADJUSTABLE = (
     *("num_train_steps", "num_train_epochs", "eval_every_steps", "early_stop_patience"),
@@ -76,17 +81,9 @@ class Settings:
     random_weights: bool = False
 
     def __post_init__(self) -> None:
-        """Raises UserError for a count below 1: as the end of a slice, -1 would drop the last example."""
-        counts = (
-            "eval_batch_size",
-            "max_train_examples",
-            "max_eval_examples",
-            "early_stop_patience",
-            "eval_every_steps",
-        )
-        for name in counts:
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise UserError(f"{name} is {value}, expected more than 0")
+        """Raises UserError for a count that is not above 0: as the end of a slice, -1 would drop the last example."""
+        for name in _COUNTS:
+            check_positive(name, getattr(self, name))
 
 
 class Source(NamedTuple):
