@@ -94,7 +94,7 @@ class FeatureCache:
     """Features that an earlier run kept in a folder, or that this one makes.
 
     The key is the content of the source file, the tokeniser with its casing, the task with its version, lengths,
-    options and labels, and the number of examples taken. A damaged file is made anew.
+    options and labels, the number of examples taken and whether all have labels. A damaged file is made anew.
     """
 
     def __init__(self, folder: str | os.PathLike | None) -> None:
@@ -107,7 +107,7 @@ class FeatureCache:
         """The features of examples that were read from `source`."""
         if self._folder is None:
             return make_features(task, examples, tokenizer)
-        path = self._folder / f"{task.name}-{_key(task, len(examples), tokenizer, source)[:24]}.npz"
+        path = self._folder / f"{task.name}-{_key(task, examples, tokenizer, source)[:24]}.npz"
         features = _read(path, task)
         if features is None:
             features = self._made[path] = make_features(task, examples, tokenizer)
@@ -138,13 +138,13 @@ def _column(arrays: list[np.ndarray], field: Field) -> Column:
     return Column(values, shapes, np.concatenate([[0], np.cumsum(sizes)]))
 
 
-def _key(task: Task, count: int, tokenizer: Tokenizer, source: str | os.PathLike) -> str:
+def _key(task: Task, examples: Sequence[Any], tokenizer: Tokenizer, source: str | os.PathLike) -> str:
     facts = {
         "source": content_hash(source),
         "tokenizer": [tokenizer.hash, tokenizer.do_lower_case, tokenizer.keep_accents],
         "task": [task.name, task.version, task.max_seq_length, task.labels, sorted(task.options.items())],
         "fields": sorted((name, field.axes, field.dtype) for name, field in task.fields.items()),
-        "examples": count,
+        "examples": [len(examples), all(example.label is not None for example in examples)],
     }
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 

@@ -18,7 +18,7 @@ def define_flags(flag_values: "absl_flags.FlagValues") -> None:
 
     define_model_flags(flag_values)
     shared = {"flag_values": flag_values}
-    flags.DEFINE_string("input_file", None, "data in the form of the training data, with or without labels", **shared)
+    flags.DEFINE_string("input_file", None, "data in the form of the training data; labels are not looked at", **shared)
     flags.DEFINE_string("output_file", None, "where to write the predictions", **shared)
     flags.DEFINE_boolean(
         "glue_submission", False, "also writes NAME.tsv for the GLUE benchmark beside --output_file", **shared
@@ -36,7 +36,7 @@ def run(flags: Any) -> None:
     task = ensemble.task
     if flags.glue_submission and not hasattr(task, "write_submission"):
         raise UserError(f"task {task.name} is not a GLUE task: leave out --glue_submission")
-    examples = task.read(flags.input_file)
+    examples = task.read(flags.input_file, with_labels=False)
     if flags.glue_submission:
         task.check_submission(flags.input_file, len(examples))
         if os.path.basename(flags.output_file) == f"{task.submission_name(flags.input_file)}.tsv":

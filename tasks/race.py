@@ -82,12 +82,12 @@ class Race(Task):
         base = next(there, places[0])
         return {split.name: str(split / (self.level or "")) for split in _splits(base)}
 
-    def read(self, path: str | os.PathLike) -> list[RaceExample]:
+    def read(self, path: str | os.PathLike, *, with_labels: bool = True) -> list[RaceExample]:
         examples, seen = [], {}
         for name, place, text in archives.texts(path, ".txt"):
             if self.level not in (None, level_of(place)):
                 continue
-            for example in read_passage(text, place, default_id=name):
+            for example in read_passage(text, place, default_id=name, with_labels=with_labels):
                 if example.id in seen:
                     raise UserError(f"{place}: question {example.id} is also in {seen[example.id]}; rename one id")
                 seen[example.id] = place
@@ -217,7 +217,7 @@ def make(name: str, **settings: Any) -> Race:
     return Race(name, recipe=RECIPE, **settings)
 
 
-def read_passage(text: str, place: str, *, default_id: str) -> Iterator[RaceExample]:
+def read_passage(text: str, place: str, *, default_id: str, with_labels: bool = True) -> Iterator[RaceExample]:
     """The questions of one official file: {"article", "questions", "options", "answers" (not for prediction), "id"}.
 
     Ids are the passage's with "-0", "-1", ... after it.
@@ -233,7 +233,7 @@ def read_passage(text: str, place: str, *, default_id: str) -> Iterator[RaceExam
     article = _checked(passage.get("article"), str, f"{place}: article")
     questions = _checked(passage.get("questions"), list, f"{place}: questions")
     options = _checked(passage.get("options"), list, f"{place}: options")
-    answers = passage.get("answers")
+    answers = passage.get("answers") if with_labels else None
     for name, values in (("options", options), ("answers", answers)):
         if values is not None and len(_checked(values, list, f"{place}: {name}")) != len(questions):
             raise UserError(f"{place}: {len(values)} {name} for {len(questions)} questions; expected as many")

@@ -58,8 +58,8 @@ class SquadTask(Task):
     def files(self, data_dir: str | os.PathLike) -> dict[str, str]:
         return official_files(data_dir, self.data_version)
 
-    def read(self, path: str | os.PathLike) -> list[Question]:
-        questions = read_questions(path)
+    def read(self, path: str | os.PathLike, *, with_labels: bool = True) -> list[Question]:
+        questions = read_questions(path, with_labels=with_labels)
         found = questions[0].version
         if None not in (found, self.data_version) and found != self.data_version:
             raise UserError(

@@ -35,11 +35,11 @@ class Question:
         return self.answers
 
 
-def read_questions(path: str | os.PathLike) -> list[Question]:
+def read_questions(path: str | os.PathLike, *, with_labels: bool = True) -> list[Question]:
     """Every question of a file in the official layout, in order.
 
     The version comes from the content: `is_impossible`, or a question without answers among others with, means v2.0.
-    Files for prediction need neither `answers` nor `is_impossible`.
+    Files for prediction need neither `answers` nor `is_impossible`; without labels, they tell no more than the version.
 
     Raises UserError naming file and place: layout, repeated ids, an answer that is not at its answer_start, questions
     of both versions.
@@ -56,7 +56,7 @@ def read_questions(path: str | os.PathLike) -> list[Question]:
         if identity in seen:
             raise UserError(f"{place}id {identity!r} is also at {seen[identity]}; ids must be unique, rename one")
         seen[identity] = place.removeprefix(f"{path}: ").rstrip(": ")
-        known = version is not None and "answers" in qa
+        known = with_labels and version is not None and "answers" in qa
         answers = _answers(qa, context, f"{place}(id {identity!r}) ") if known else None
         result.append(Question(identity, _text(qa, "question", place), context, answers, version))
     return result

@@ -119,8 +119,10 @@ class Task(abc.ABC):
         """
 
     @abc.abstractmethod
-    def read(self, path: str | os.PathLike) -> list[Any]:
+    def read(self, path: str | os.PathLike, *, with_labels: bool = True) -> list[Any]:
         """Reads a file (or folder, or archive) into examples; each has `id` (str, unique) and `label` (None: unknown).
+
+        Without labels, those in the file are neither looked at nor checked: prediction takes any placeholder.
 
         Raises UserError with file and line number, what was found and what was expected.
         """

@@ -55,7 +55,7 @@ class TextTask(Task):
             found[split] = next(filter(os.path.isfile, paths), paths[0])
         return found
 
-    def read(self, path: str | os.PathLike) -> list[TextExample]:
+    def read(self, path: str | os.PathLike, *, with_labels: bool = True) -> list[TextExample]:
         table = tables.read_table(path, columns=self._columns_of(path), skip_short_rows=self.layout.skip_short_rows)
         if table.broken:
             print(
@@ -66,7 +66,8 @@ class TextTask(Task):
         self._check_columns(table)
         if not table.rows:
             raise UserError(f"{path} has no rows: expected at least one example")
-        return [self._example(table, number, row) for number, row in enumerate(table.rows)]
+        label = self.layout.label if with_labels and self.layout.label in table.columns else None
+        return [self._example(table, number, row, label) for number, row in enumerate(table.rows)]
 
     def label_of(self, text: str, place: str) -> str | float:
         """The value of a label cell; `place` is file:line for the UserError."""
@@ -102,15 +103,14 @@ class TextTask(Task):
                 f"reads {', '.join(self.layout.texts)}: check the file and the names"
             )
 
-    def _example(self, table: tables.Table, number: int, row: tables.Row) -> TextExample:
+    def _example(self, table: tables.Table, number: int, row: tables.Row, label_column: str | None) -> TextExample:
         place = f"{table.path}:{row.line}"
-        wanted = (*self.layout.texts, *({self.layout.label} & set(table.columns)))
-        for name in wanted:  # only JSON lines can lack one
+        for name in filter(None, (*self.layout.texts, label_column)):  # only JSON lines can lack one
             if name not in row.values:
                 raise UserError(f"{place}: the object has no {name!r}, found {', '.join(row.values)}; add it")
         label = None
-        if self.layout.label in table.columns and row.values[self.layout.label] != self.layout.unlabelled:
-            label = self.label_of(row.values[self.layout.label].strip(), place)
+        if label_column is not None and row.values[label_column] != self.layout.unlabelled:
+            label = self.label_of(row.values[label_column].strip(), place)
         texts = tuple(row.values[name] for name in self.layout.texts)
         return TextExample(row.values.get(self.layout.id, str(number)), texts, label)
 

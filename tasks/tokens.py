@@ -74,8 +74,8 @@ class Tokens(Task):
             found[split] = next(filter(os.path.isfile, paths), paths[0])
         return found
 
-    def read(self, path: str | os.PathLike) -> list[Sentence]:
-        return read_conll(path, labels=self.labels)
+    def read(self, path: str | os.PathLike, *, with_labels: bool = True) -> list[Sentence]:
+        return read_conll(path, labels=self.labels, with_labels=with_labels)
 
     def learned_from(self, examples: Sequence[Sentence]) -> Task:
         """O, then every kind of entity with all prefixes of the scheme, also those that the examples do not show."""
@@ -178,10 +178,12 @@ def make(name: str, **settings: Any) -> Tokens:
     return Tokens(name, recipe=RECIPE, **settings)
 
 
-def read_conll(path: str | os.PathLike, *, labels: Sequence[str] | None = None) -> list[Sentence]:
+def read_conll(
+    path: str | os.PathLike, *, labels: Sequence[str] | None = None, with_labels: bool = True
+) -> list[Sentence]:
     """Sentences of lines "word ... label", columns parted by spaces or tabs, ended by a blank line.
 
-    With one column only, labels are unknown. -DOCSTART- lines part sentences and are no words.
+    With one column only, or without labels, they are unknown. -DOCSTART- lines part sentences and are no words.
 
     Raises UserError with file and line: another number of columns than before, a label that is none or not in `labels`.
     """
@@ -191,7 +193,7 @@ def read_conll(path: str | os.PathLike, *, labels: Sequence[str] | None = None) 
 
     def finish() -> None:
         if rows:
-            known = tuple(row[-1] for row in rows) if columns > 1 else None
+            known = tuple(row[-1] for row in rows) if with_labels and columns > 1 else None
             sentences.append(Sentence(str(len(sentences)), tuple(row[0] for row in rows), known))
             rows.clear()
 
@@ -206,7 +208,7 @@ def read_conll(path: str | os.PathLike, *, labels: Sequence[str] | None = None) 
                 f"{path}:{number}: {len(row)} columns, expected {columns} as in the lines before: the word first, its "
                 "label last"
             )
-        if columns > 1:
+        if with_labels and columns > 1:
             _check_label(row[-1], labels, f"{path}:{number}")
         rows.append(row)
     finish()

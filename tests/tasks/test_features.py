@@ -1,5 +1,6 @@
 """Features come back as they were, from memory and from the cache."""
 
+import dataclasses
 import tarfile
 
 import numpy as np
@@ -84,11 +85,12 @@ def test_cache(tokenizer, tmp_path, monkeypatch):
     features(task.replace(max_seq_length=8))
     features(task.replace(labels=("1", "0")))
     features(examples=examples[:2])
+    assert "label" not in features(examples=[dataclasses.replace(example, label=None) for example in examples])[0]
     source.write_text("another")
     features()
     monkeypatch.setattr(type(task), "version", 2)
     features()
-    assert len(_kept(folder)) == 6
+    assert len(_kept(folder)) == 7
 
 
 def test_a_damaged_cache_is_made_anew(tokenizer, tmp_path):

@@ -66,6 +66,20 @@ def test_own_classification(own, classifiers, tmp_path, command):
     assert ids == [f"row{i}" for i in range(7)] and probabilities.shape == (7, 2)
 
 
+def test_predictions_do_not_depend_on_labels(own, classifiers, tmp_path, command):
+    """Those of a file whose labels are kept in the cache, not known, or no labels at all."""
+    rows = [(a, "it is") for a in ("bright", "so dim")]
+    for name, kinds in {"known": ("shiny", "dull"), "odd": ("", "never seen")}.items():
+        lines = [f"{a}\t{b}\t{kind}\n" for (a, b), kind in zip(rows, kinds, strict=True)]
+        (tmp_path / f"{name}.tsv").write_text("a\tb\tkind\n" + "".join(lines))
+    model = {"model_dir": classifiers / "1", "cache_dir": tmp_path / "cache"}
+    assert command("evaluate", **model, input_file=tmp_path / "known.tsv", output_file=tmp_path / "evaluated.tsv") == 0
+    for name in ("known", "odd"):
+        files = {"input_file": tmp_path / f"{name}.tsv", "output_file": tmp_path / f"{name}.out.tsv"}
+        assert command("predict", **model, **files) == 0
+        assert (tmp_path / f"{name}.out.tsv").read_text() == (tmp_path / "evaluated.tsv").read_text()
+
+
 def test_rows_longer_than_the_positions_are_refused(own, classifiers, tmp_path, capfd, command):
     """As when model.json comes from another model: such rows would fail in the middle of TensorFlow's graph."""
     folder = tmp_path / "model"

@@ -85,6 +85,8 @@ def test_answers_are_optional(tmp_path):
     examples = make_task("race").read(write(tmp_path, {"own.txt": passage}) / "own.txt")
     assert [example.label for example in examples] == [None] * 3
     assert examples[0].level is None and examples[0].id.endswith("own.txt-0")
+    folder = write(tmp_path, {"odd.txt": {**PASSAGE, "answers": [""]}})
+    assert [example.label for example in make_task("race").read(folder / "odd.txt", with_labels=False)] == [None] * 3
 
 
 def changed(**values):

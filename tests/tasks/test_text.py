@@ -104,11 +104,33 @@ def test_wrong_own_tables(tmp_path, name, content, options, message):
         make_task(name, options=options).read(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "labels", "content"),
+    [
+        ("classification", ("x", "y"), "text\tlabel\na\t\nb\tnew\n"),
+        ("rte", None, "index\tsentence1\tsentence2\tlabel\n0\ta\tc\t?\n1\tb\td\t\n"),
+        ("regression", None, "text\tlabel\na\thigh\nb\tnan\n"),
+    ],
+)
+def test_labels_that_are_not_wanted_are_not_looked_at(tmp_path, name, labels, content):
+    path = tmp_path / "mine.tsv"
+    path.write_text(content)
+    task = make_task(name, labels=labels)
+    with pytest.raises(UserError, match=r"mine\.tsv:2: .*label"):
+        task.read(path)
+    examples = task.read(path, with_labels=False)
+    assert [(example.texts[0], example.label) for example in examples] == [("a", None), ("b", None)]
+
+
 def test_json_lines_without_a_key(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text('{"text": "a", "label": "x"}\n{"label": "y"}\n')
     with pytest.raises(UserError, match=r"mine\.jsonl:2: the object has no 'text'"):
         make_task("classification").read(path)
+    path.write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n')
+    with pytest.raises(UserError, match=r"mine\.jsonl:2: the object has no 'label'"):
+        make_task("classification").read(path)
+    assert len(make_task("classification").read(path, with_labels=False)) == 2
 
 
 def test_one_label_is_not_a_classification():

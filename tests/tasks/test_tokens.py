@@ -68,6 +68,11 @@ def test_unknown_labels(tmp_path):
     task = make_task("NER", labels=("O", "B-PER", "I-PER"))
     with pytest.raises(UserError, match=":4: unknown label 'B-LOC', expected one of O, B-PER, I-PER"):
         task.read(written(tmp_path, CONLL))
+    sentences = task.read(written(tmp_path, CONLL), with_labels=False)
+    assert [sentence.tokens for sentence in sentences] == [
+        one.tokens for one in tokens.read_conll(written(tmp_path, CONLL))
+    ]
+    assert {sentence.label for sentence in sentences} == {None}
 
 
 def test_labels_are_completed_from_the_training_data(tmp_path):
