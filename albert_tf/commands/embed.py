@@ -1,5 +1,6 @@
 """albert_tf embed: one vector for each line of text."""
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -16,9 +17,19 @@ from albert_tf.errors import UserError
 
 if TYPE_CHECKING:
     from albert_tf.checkpoints import Model
+    from albert_tf.tokenization import Tokenizer
 
-_WINDOW = 1 << 16  # lines that are sorted by length together
+_WINDOW = 1 << 16  # lines that are sorted by length and held in memory together
 _FORMATS = (".npy", ".jsonl")
+
+
+@dataclasses.dataclass
+class _Counts:
+    """What was met so far; tokens are those of the text, without [CLS] and [SEP]."""
+
+    tokens: int = 0
+    unknown: int = 0
+    cut: int = 0  # lines
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -52,25 +63,22 @@ def run(flag_values: flags.FlagValues) -> None:
     model = checkpoints.load_model(flag_values.model_dir, heads=())
     length = _checked_length(model, flag_values.max_seq_length)
     encode = encoder_function(model, pooling=flag_values.pooling, layer=flag_values.layer)
-    started, cut, tokens, unknown = time.perf_counter(), 0, 0, 0
-    vectors = np.zeros((len(lines), model.config.hidden_size), np.float32)
-    for begin in range(0, len(lines), _WINDOW):
-        window, shortened = _tokens(model.tokenizer, lines[begin : begin + _WINDOW], length)
-        cut += shortened
-        tokens += sum(len(ids) - 2 for ids in window)  # without [CLS] and [SEP]
-        unknown += sum(ids.count(model.tokenizer.unk_id) for ids in window)
-        for rows, ids, mask in batches(window, flag_values.batch_tokens, length, model.tokenizer.pad_id):
-            vectors[begin + rows] = encode(ids, mask)
-        print(f"{min(begin + _WINDOW, len(lines))} of {len(lines)} lines", file=sys.stderr)
-    if broken := np.count_nonzero(~np.isfinite(vectors).all(axis=1)):
-        raise UserError(
-            f"{broken} of {len(lines)} vectors are not finite numbers: the weights of --model_dir are damaged, or the "
-            "training had diverged; take another checkpoint"
-        )
-    _write(output, vectors)
-    tokenization.warn_of_unknown(unknown / max(tokens, 1), model.tokenizer, flag_values.input_file)
-    if cut:
-        print(f"notice: {cut} lines were cut to {length} tokens", file=sys.stderr)
+    started, counts = time.perf_counter(), _Counts()
+    with files.writing(output) as file:
+        if output.suffix == ".npy":
+            shape = (len(lines), model.config.hidden_size)
+            np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        for begin in range(0, len(lines), _WINDOW):
+            window = _tokens(model.tokenizer, lines[begin : begin + _WINDOW], length, counts)
+            vectors = np.zeros((len(window), model.config.hidden_size), "<f4")
+            for rows, ids, mask in batches(window, flag_values.batch_tokens, length, model.tokenizer.pad_id):
+                vectors[rows] = encode(ids, mask)
+            _check_finite(vectors)
+            file.write(vectors.tobytes() if output.suffix == ".npy" else _json_lines(vectors))
+            print(f"{min(begin + _WINDOW, len(lines))} of {len(lines)} lines", file=sys.stderr)
+    tokenization.warn_of_unknown(counts.unknown / max(counts.tokens, 1), model.tokenizer, flag_values.input_file)
+    if counts.cut:
+        print(f"notice: {counts.cut} lines were cut to {length} tokens", file=sys.stderr)
     seconds = time.perf_counter() - started
     print(f"{len(lines)} vectors of {model.config.hidden_size} numbers in {output}; {seconds:.1f} s")
 
@@ -137,18 +145,23 @@ def _checked_length(model, asked: int | None) -> int:
     return asked or min(model.info.max_seq_length or most, most)
 
 
-def _tokens(tokenizer, lines: list[str], max_length: int) -> tuple[list[list[int]], int]:
-    """[CLS] line [SEP] for each line, and how many had to be cut."""
+def _tokens(tokenizer: "Tokenizer", lines: list[str], max_length: int, counts: _Counts) -> list[list[int]]:
+    """[CLS] line [SEP] for each line."""
     encoded = tokenizer.encode_batch(lines)
-    cut = sum(len(ids) > max_length - 2 for ids in encoded)
-    return [[tokenizer.cls_id, *ids[: max_length - 2], tokenizer.sep_id] for ids in encoded], cut
+    counts.cut += sum(len(ids) > max_length - 2 for ids in encoded)
+    kept = [ids[: max_length - 2] for ids in encoded]
+    counts.tokens += sum(map(len, kept))
+    counts.unknown += sum(ids.count(tokenizer.unk_id) for ids in kept)
+    return [[tokenizer.cls_id, *ids, tokenizer.sep_id] for ids in kept]
 
 
-def _write(path: pathlib.Path, vectors: np.ndarray) -> None:
-    """Raises UserError where the folder cannot be written to; then the old file, if there is one, stays."""
-    with files.writing(path) as file:
-        if path.suffix == ".npy":
-            np.save(file, vectors)
-        else:
-            for vector in vectors:
-                file.write(json.dumps(vector.tolist()).encode("ascii") + b"\n")
+def _check_finite(vectors: np.ndarray) -> None:
+    if broken := np.count_nonzero(~np.isfinite(vectors).all(axis=1)):
+        raise UserError(
+            f"{broken} of {len(vectors)} vectors are not finite numbers: the weights of --model_dir are damaged, or "
+            "the training had diverged; take another checkpoint"
+        )
+
+
+def _json_lines(vectors: np.ndarray) -> bytes:
+    return "".join(f"{json.dumps(vector)}\n" for vector in vectors.tolist()).encode("ascii")

@@ -76,6 +76,16 @@ def test_json_lines_hold_the_same_numbers(embedded):
     np.testing.assert_array_equal(embedded(text, name="out.jsonl"), embedded(text))
 
 
+@pytest.mark.parametrize("name", ["out.npy", "out.jsonl"])
+def test_windows_are_written_one_after_the_other(embedded, model_dir, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(embed, "_WINDOW", 3)
+    found = embedded("\n".join(LINES), name=name)
+    np.testing.assert_allclose(found, expected(model_dir, "mean", -1), atol=2e-5)
+    if name == "out.npy":
+        np.save(tmp_path / "whole.npy", found)
+        assert (tmp_path / name).read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("data", "count"),
     [(b"one", 1), (b"one\n", 1), (b"\n", 1), (b"a\r\nb\r\n", 2), (b"a\n\n\nb", 4), ("a\u2028b\x0bc\x85d".encode(), 1)],
@@ -140,17 +150,18 @@ def test_wrong_use_is_one_line_and_writes_nothing(tmp_path, model_dir, capsys):
     ]
 
 
-def test_vectors_that_are_not_numbers_are_refused(tmp_path, model_dir, capsys):
+def test_vectors_that_are_not_numbers_are_refused(tmp_path, model_dir, capsys, monkeypatch):
+    monkeypatch.setattr(embed, "_WINDOW", 2)  # they are in the second window
     model = checkpoints.load_model(model_dir)
     table = model.encoder.embeddings.word_embeddings
     (piece,) = model.tokenizer.encode("the")
     table.assign(np.where(np.arange(table.shape[0])[:, None] == piece, np.nan, table))
     checkpoints.save_model(tmp_path / "model", model)
-    (tmp_path / "in.txt").write_text("a good line\nthe line\n")
+    (tmp_path / "in.txt").write_text("a good line\na\nb\nthe line\n")
     files = [f"--input_file={tmp_path / 'in.txt'}", f"--output_file={tmp_path / 'out.npy'}"]
     assert main(["albert_tf", "embed", f"--model_dir={tmp_path / 'model'}", *files]) == 2
     assert "1 of 2 vectors are not finite numbers" in capsys.readouterr().err
-    assert not (tmp_path / "out.npy").exists()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in.txt", "model"]
 
 
 def test_pooler_without_training_is_refused():
