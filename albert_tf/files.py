@@ -9,6 +9,7 @@ import math
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -34,7 +35,8 @@ def write_atomically(path: str | os.PathLike, data: bytes | str) -> None:
 def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Gives a file beside `path` that takes its place once it is written, and vanishes on failure.
 
-    A device, a pipe or a link (/dev/stdout, /dev/null) keeps its place and is written to.
+    What killed runs left beside `path` is removed. A device, a pipe or a link (/dev/stdout, /dev/null) keeps its place
+    and is written to.
 
     Raises UserError where the folder cannot be written to.
     """
@@ -43,17 +45,17 @@ def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
         with _told(path), open(path, "wb") as file:
             yield file
         return
-    partial = path.with_name(f"{_PARTIAL}{os.getpid()}-{path.name}")
-    try:
-        with _told(path):
-            with open(partial, "wb") as file:
+    with _told(path):
+        _remove_abandoned(path)
+        with _locked_file(path) as file:
+            try:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(partial, path)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+                os.replace(file.name, path)
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(file.name)
 
 
 @contextlib.contextmanager
@@ -187,28 +189,50 @@ def plainly_named(path: pathlib.Path, endings: Iterable[str] = ("",)) -> Iterato
         yield link
 
 
+def _locked_file(final: pathlib.Path) -> BinaryIO:
+    """A temporary file beside `final`, locked for as long as it is open."""
+    while True:
+        # Not tempfile's, which only its owner may read: a file gets the rights that any new file has.
+        file = open(final.with_name(f"{_PARTIAL}{final.name}-{secrets.token_hex(4)}"), "xb")  # noqa: SIM115 the caller's
+        if _locked(file.fileno(), file.name):
+            return file
+        file.close()
+
+
 def _locked_folder(final: pathlib.Path) -> tuple[pathlib.Path, int]:
     """A temporary folder beside `final` and the descriptor that locks it for as long as this process lives."""
     while True:
         partial = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{final.name}-", dir=final.parent))
         lock = os.open(partial, os.O_RDONLY)
-        with contextlib.suppress(OSError):  # file systems without locks: nothing is ever taken for abandoned there
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if partial.exists():  # else another process took it for abandoned before it was locked
+        if _locked(lock, partial):
             return partial, lock
         os.close(lock)
 
 
+def _locked(descriptor: int, partial: str | os.PathLike) -> bool:
+    """Locks what was just made; False where another process had taken it for abandoned before that."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False  # it is about to be removed
+    except OSError:
+        pass  # file systems without locks: nothing is ever taken for abandoned there
+    return os.path.exists(partial)
+
+
 def _remove_abandoned(final: pathlib.Path) -> None:
-    """Removes temporary folders for `final` whose process was killed: those that nobody locks."""
+    """Removes temporary files and folders for `final` whose process was killed: those that nobody locks."""
     for partial in final.parent.glob(f"{glob.escape(_PARTIAL + final.name)}-*"):
         try:
-            lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+            lock = os.open(partial, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(partial, ignore_errors=True)
+            if partial.is_dir():
+                shutil.rmtree(partial, ignore_errors=True)
+            else:
+                partial.unlink()
         except OSError:
             pass  # in use
         finally:

@@ -1,10 +1,13 @@
 """Files and folders that are whole under their final name or not there, wherever and however they are named."""
 
+import fcntl
 import json
 import math
 import os
 import pathlib
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -57,6 +60,54 @@ def test_writing_replaces_all_or_nothing(tmp_path):
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("file", b"old")]
     files.write_atomically(path, "new")
     assert path.read_bytes() == b"new"
+
+
+KILLED = """
+import os, sys
+from albert_tf import files
+with files.{kind}(sys.argv[1]) as made:
+    print("begun", flush=True)
+    sys.stdin.read(1)
+    os._exit(9)  # as a kill does: nothing is tidied up
+"""
+
+
+@pytest.mark.parametrize("kind", ["writing", "new_folder"])
+def test_what_a_killed_process_left_is_removed_and_that_of_a_living_one_stays(tmp_path, kind):
+    def again():
+        with getattr(files, kind)(tmp_path / "odd[1]"):
+            pass
+        return sorted(entry.name for entry in tmp_path.iterdir())
+
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", KILLED.format(kind=kind), tmp_path / "odd[1]"]
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdout.readline() == "begun\n"
+        (partial,) = tmp_path.iterdir()
+        assert again() == [partial.name, "odd[1]"]
+        process.communicate("x")
+    assert process.returncode == 9 and partial.exists()
+    assert again() == ["odd[1]"]
+
+
+@pytest.mark.parametrize("kind", ["writing", "new_folder"])
+def test_what_is_taken_for_abandoned_before_it_is_locked_is_made_again(tmp_path, monkeypatch, kind):
+    """By a process that is still at it, or has finished."""
+    lock, seen = fcntl.flock, []
+
+    def flock(descriptor, operation):
+        seen.append(set(tmp_path.iterdir()))
+        if len(seen) == 1:
+            raise BlockingIOError
+        if len(seen) == 2:
+            for partial in seen[1]:
+                partial.rmdir() if partial.is_dir() else partial.unlink()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with getattr(files, kind)(tmp_path / "name"):
+        assert [len(there) for there in seen] == [1, 2, 1] and set(tmp_path.iterdir()) == seen[2]
+    assert list(tmp_path.iterdir()) == [tmp_path / "name"]
 
 
 def test_json_has_null_for_numbers_that_are_none(tmp_path):
