@@ -86,14 +86,21 @@ def new_model(
     *,
     info: ModelInfo | None = None,
     dtype: Any = None,
+    name: str | None = None,
 ) -> Model:
-    """A freshly initialised model; `heads` maps names of heads.HEADS to their options; dtype is a tf_keras policy."""
+    """A freshly initialised model; `heads` maps names of heads.HEADS to their options.
+
+    dtype is a tf_keras policy, name as in load_model.
+    """
     from albert_tf.encoder import AlbertEncoder
     from albert_tf.heads import make_head
 
     costs.check_weights_fit(config)
-    encoder = AlbertEncoder(config, dtype=dtype)
-    made = {name: make_head(name, config, dtype=dtype, **options) for name, options in heads.items()}
+    encoder = AlbertEncoder(config, dtype=dtype, **({"name": name} if name else {}))
+    made = {
+        head: make_head(head, config, options, dtype=dtype, layer_name=f"{name}_{head}" if name else None)
+        for head, options in heads.items()
+    }
     for layer in (encoder, *made.values()):
         encoder.build_child(layer)
     info = dataclasses.replace(info or ModelInfo(), heads=heads)
@@ -134,7 +141,9 @@ def _new_prefix(folder: pathlib.Path, step: int) -> str:
     return prefix
 
 
-def load_model(path: str | os.PathLike, *, heads: Iterable[str] | str | None = None, dtype: Any = None) -> Model:
+def load_model(
+    path: str | os.PathLike, *, heads: Iterable[str] | str | None = None, dtype: Any = None, name: str | None = None
+) -> Model:
     """Loads a model of any kind, told apart by its files.
 
     Args:
@@ -142,12 +151,14 @@ def load_model(path: str | os.PathLike, *, heads: Iterable[str] | str | None = N
         folder; a Hugging Face folder.
       heads: names of the heads to build, or one name; by default those that the source has.
       dtype: a tf_keras policy ("float32", "mixed_bfloat16", "mixed_float16") or None for the global one.
+      name: of the encoder as a Keras layer ("albert_encoder" by default), and the beginning of its heads' names: two
+        models inside one functional model need two.
 
     Raises UserError where the path holds no model, a file is damaged, or a variable of the encoder has no value.
     """
     from albert_tf.conversion import sources
 
-    return sources.load(pathlib.Path(path), heads=heads, dtype=dtype)
+    return sources.load(pathlib.Path(path), heads=heads, dtype=dtype, name=name)
 
 
 def initialise_from(model: Model, path: str | os.PathLike, *, from_group0: bool = False) -> Restored:

@@ -278,7 +278,9 @@ def _dropout(layer: tf_keras.layers.Dropout, x: tf.Tensor, training: bool | None
     return layers.dropout(x, layer.rate, seed if training else None, purpose=0)
 
 
-def make_head(name: str, config: AlbertConfig, **options: Any) -> layers.AlbertLayer:
+def make_head(
+    name: str, config: AlbertConfig, options: dict[str, Any], *, dtype: Any = None, layer_name: str | None = None
+) -> layers.AlbertLayer:
     """The head `name` for an encoder of this configuration; options as `model.json` keeps them (num_labels, ...).
 
     Raises UserError where there is no such head, or an option is not possible.
@@ -291,9 +293,16 @@ def make_head(name: str, config: AlbertConfig, **options: Any) -> layers.AlbertL
     rate = options.get("dropout_rate", 0.0)
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < 1:
         raise UserError(f"the {name} head has dropout_rate {rate!r}: expected at least 0 and less than 1")
-    shared = {"hidden_size": config.hidden_size, "initializer_range": config.initializer_range, "name": name}
+    ours = {
+        "hidden_size": config.hidden_size,
+        "initializer_range": config.initializer_range,
+        "name": layer_name or name,
+        "dtype": dtype,
+    }
+    if taken := sorted(ours.keys() & options):
+        raise UserError(f"the {name} head has its own {', '.join(taken)}: expected only options of the head; remove it")
     try:
-        return HEADS[name](config, {**shared, **options})
+        return HEADS[name](config, {**ours, **options})
     except (TypeError, ValueError) as error:
         raise UserError(f"the {name} head cannot be made with {options}: {error}; correct the options") from error
 

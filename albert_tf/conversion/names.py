@@ -67,11 +67,12 @@ class Source:
     may_be_new: tuple[str, ...] = ()  # our variables that this source never has
     notices: list[str] = dataclasses.field(default_factory=list)
 
-    def model(self, dtype: Any = None) -> checkpoints.Model:
-        """Builds the model. Raises UserError where values are missing or have other shapes."""
+    def model(self, dtype: Any = None, name: str | None = None) -> checkpoints.Model:
+        """Builds the model as checkpoints.new_model does. Raises UserError where values are missing or do not fit."""
         tensors, skipped = translate(self.stored, self.names, self.skipped)
         checkpoints.check_sizes(self.config, tensors, str(self.path))
-        model = checkpoints.new_model(self.config, self.heads, self.tokenizer, info=self.info, dtype=dtype)
+        how = {"info": self.info, "dtype": dtype, "name": name}
+        model = checkpoints.new_model(self.config, self.heads, self.tokenizer, **how)
         model.restored = checkpoints.assign(
             model, tensors, source=str(self.path), skipped=skipped, may_be_new=self.may_be_new
         )

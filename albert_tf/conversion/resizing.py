@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import numpy as np
+import tf_keras
 
 from albert_tf import checkpoints
 from albert_tf.config import AlbertConfig, block_plan
@@ -43,7 +44,17 @@ def resize_vocabulary(
         else:
             variable.assign(old[name])
     made.restored = model.restored
+    _copy_switches(model, made)
     return made
+
+
+def _copy_switches(old: checkpoints.Model, new: checkpoints.Model) -> None:
+    """What may be set on a model beside its weights: recomputation, and which layers are trained."""
+    new.encoder.recompute = old.encoder.recompute
+    for before, after in zip((old.encoder, *old.heads.values()), (new.encoder, *new.heads.values()), strict=True):
+        for mine, yours in zip((before, *before.submodules), (after, *after.submodules), strict=True):
+            if isinstance(mine, tf_keras.layers.Layer):
+                yours.trainable = mine.trainable  # sets what is inside as well, which comes later
 
 
 def _check_continues(old: Tokenizer | None, new: Tokenizer, vocab_size: int) -> None:

@@ -22,8 +22,10 @@ KINDS = {
 }
 
 
-def load(path: pathlib.Path, *, heads: Iterable[str] | str | None = None, dtype: Any = None) -> checkpoints.Model:
-    """Builds the model that lies at `path`; see `opened`. What the source makes worth knowing is logged.
+def load(
+    path: pathlib.Path, *, heads: Iterable[str] | str | None = None, dtype: Any = None, name: str | None = None
+) -> checkpoints.Model:
+    """checkpoints.load_model: see there and `opened`. What the source makes worth knowing is logged.
 
     Raises UserError as `opened` does, and where the encoder has no value for a variable.
     """
@@ -32,7 +34,7 @@ def load(path: pathlib.Path, *, heads: Iterable[str] | str | None = None, dtype:
     if heads is not None:
         heads = (heads,) if isinstance(heads, str) else tuple(heads)
     with opened(path, heads=heads) as source:
-        model = source.model(dtype)
+        model = source.model(dtype, name)
     for notice in source.notices:
         logging.warning("%s: %s", path, notice)
     if model.restored.new:

@@ -244,6 +244,24 @@ def test_functional_model_fits_saves_loads_and_clones(tmp_path):
     np.testing.assert_allclose(clone.predict(batch, verbose=0), expected, atol=1e-6)
 
 
+def test_two_loaded_models_stand_in_one_functional_model(tmp_path):
+    for seed, folder in enumerate(("query", "passage")):
+        tf_keras.utils.set_random_seed(seed)
+        checkpoints.save_model(tmp_path / folder, checkpoints.new_model(TINY, {"classifier": {"num_labels": 3}}))
+    towers, inputs = [], []
+    for folder in ("query", "passage"):
+        loaded = checkpoints.load_model(tmp_path / folder, name=folder)
+        assert (loaded.encoder.name, loaded.heads["classifier"].name) == (folder, f"{folder}_classifier")
+        inputs.append(tf_keras.Input([None], dtype=tf.int32))
+        towers.append(loaded.heads["classifier"](loaded.encoder(inputs[-1])["pooled_output"]))
+    model = tf_keras.Model(inputs, tf_keras.layers.Dot(1)(towers))
+    batch = [make_inputs()["input_ids"]] * 2
+    expected = model.predict(batch, verbose=0)
+    model.save(tmp_path / "both.keras")
+    again = tf_keras.models.load_model(tmp_path / "both.keras")
+    np.testing.assert_allclose(again.predict(batch, verbose=0), expected, atol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 def test_saved_keras_models_load_in_a_new_process_as_the_guide_says(tmp_path):
     inputs = {name: tf_keras.Input([None], dtype=tf.int32, name=name) for name in NAMES}

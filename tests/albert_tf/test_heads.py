@@ -144,7 +144,7 @@ def test_conditional_span_equals_the_release(shared):
 def test_heads_give_float32_and_come_back_from_their_configuration(name, policy):
     config = AlbertConfig(hidden_size=8, embedding_size=4, vocab_size=11, num_attention_heads=2, intermediate_size=8)
     options = {"num_labels": 3} if name in ("classifier", "token_classifier") else {}
-    head = make_head(name, config, dtype=policy, **options)
+    head = make_head(name, config, options, dtype=policy)
     again = type(head).from_config(head.get_config())
     hidden = tf.random.stateless_normal([2, 5, 8], [0, 1])
     for layer in (head, again):

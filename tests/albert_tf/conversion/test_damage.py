@@ -157,6 +157,8 @@ def test_head_options_that_are_not_possible(write, random_model):
         ({"classifier": {"num_labels": 3, "dropout_rate": "x"}}, "the classifier head has dropout_rate 'x': expected"),
         ({"classifier": {"num_labels": 3, "dropout_rate": 7}}, "the classifier head has dropout_rate 7: expected"),
         ({"classifier": {"num_labels": 3, "wings": 2}}, "'wings'"),
+        ({"classifier": {"num_labels": 3, "name": "mine"}}, "the classifier head has its own name: expected only"),
+        ({"classifier": {"num_labels": 3, "dtype": "int8"}}, "the classifier head has its own dtype: expected only"),
         ({"tail": {}}, "no head is named 'tail'"),
     ):
         (folder / "model.json").write_text(json.dumps({**values, "heads": heads}))

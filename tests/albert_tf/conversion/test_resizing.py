@@ -40,6 +40,22 @@ def test_resize_vocabulary_keeps_the_precision(random_model, write):
     assert grown.heads["masked_lm"].compute_dtype == "bfloat16"
 
 
+def test_resize_vocabulary_keeps_what_is_switched(random_model):
+    model = random_model()
+    model.encoder.recompute = True
+    model.encoder.embeddings.trainable = False
+    model.encoder.feed_forwards[0].layer_norm.trainable = False
+    grown = albert_tf.resize_vocabulary(model, 70)
+    assert grown.encoder.recompute
+
+    def trained(model):
+        parts = {id(variable) for part in (model.encoder, *model.heads.values()) for variable in part.trainable_weights}
+        return [name for name, variable in model.named_variables().items() if id(variable) in parts]
+
+    assert trained(grown) == trained(model)
+    assert set(model.named_variables()) - set(trained(model)) > {"encoder/embeddings/word_embeddings"}
+
+
 def test_resize_vocabulary_refuses_to_lose_rows_and_to_move_pieces(random_model, tiny_spm):
     with pytest.raises(UserError, match="vocab_size 59 is below the present 60"):
         albert_tf.resize_vocabulary(random_model(), 59)
