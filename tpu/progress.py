@@ -74,7 +74,8 @@ class Progress:
         if self._loss is not None and loss > self._loss + _SPIKE:
             print(
                 f"WARNING: the loss rose from {self._loss:.4f} to {loss:.4f} between steps {self._clock_step} and "
-                f"{step}; if it stays high, begin another run at an earlier checkpoint with a lower --learning_rate",
+                f"{step}; if it stays high, begin another run with a lower --learning_rate and "
+                f"--init_checkpoint={self._folder}/checkpoints/ckpt-STEP of a step before",
                 file=sys.stderr,
             )
         self._loss = loss

@@ -4,15 +4,19 @@ import contextlib
 import dataclasses
 import glob
 import pathlib
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from albert_tf import checkpoints, files
 from albert_tf.config import AlbertConfig
 from albert_tf.conversion import archives, huggingface_files, release, saved_model
 from albert_tf.conversion.names import Name, Source
 from albert_tf.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 KINDS = {
     "native": "model folder of albert_tf",
@@ -97,6 +101,12 @@ def kind_of(path: pathlib.Path) -> str:
         found.append("hub")
     if any((path / name).is_file() for name in huggingface_files.WEIGHTS):
         found.append("huggingface")
+    if steps := sorted(path.glob("ckpt-*.index")):
+        if _is_of_run(_without_ending(steps[0])):
+            raise UserError(
+                f"{path} holds the checkpoints of a run: give the run folder {path.parent} for the latest weights, or "
+                f"one of them, such as {_without_ending(steps[0])}"
+            )
     if any(path.glob("*.index")):
         found.append("release")
     if len(found) > 1:
@@ -114,7 +124,7 @@ def _kind_of_file(path: pathlib.Path) -> str:
         return "huggingface"
     prefix = _without_ending(path)
     if prefix.with_name(f"{prefix.name}.index").is_file():
-        return "release"
+        return "native" if _is_of_run(prefix) else "release"
     data = sorted(path.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))
     if data:
         raise UserError(f"the checkpoint {prefix} has no index, only {data[0].name}; copy {prefix.name}.index too")
@@ -145,6 +155,12 @@ def _without_ending(path: pathlib.Path) -> pathlib.Path:
     return path.with_name(name) if name else path
 
 
+def _is_of_run(prefix: pathlib.Path) -> bool:
+    """Whether that is RUN/checkpoints/ckpt-STEP, a step from which a run goes on."""
+    folder, named = prefix.parent, re.fullmatch(r"ckpt-\d+", prefix.name)
+    return bool(named) and folder.name == "checkpoints" and (folder.parent / checkpoints.INFO_FILE).is_file()
+
+
 def _read(
     kind: str,
     path: pathlib.Path,
@@ -163,10 +179,14 @@ def _read(
     if kind == "release":
         path = path if path.is_dir() else _without_ending(path)
         return release.read(path, heads=heads, config_file=config_file)
-    return _read_native(path, heads)
+    if path.is_dir():
+        return _read_native(path, heads)
+    step = _without_ending(path)
+    return _read_native(step.parent.parent, heads, step=step)
 
 
-def _read_native(folder: pathlib.Path, heads: tuple[str, ...] | None) -> Source:
+def _read_native(folder: pathlib.Path, heads: tuple[str, ...] | None, *, step: pathlib.Path | None = None) -> Source:
+    """A model folder; with `step`, the prefix of a numbered checkpoint of the run there, the weights of that step."""
     info, prefix = checkpoints.read_info(folder)
     config_file = folder / checkpoints.CONFIG_FILE
     config = AlbertConfig.from_json(config_file)
@@ -177,11 +197,16 @@ def _read_native(folder: pathlib.Path, heads: tuple[str, ...] | None) -> Source:
     tokenizer = checkpoints.load_folder_tokenizer(folder, info)
     checkpoints.check_vocabulary(config, tokenizer, info.vocabulary_hash, folder)
     untrained = tuple(info.made_by.get("new", ()))
-    stored = {name: value for name, value in checkpoints.read_tensors(folder / prefix).items() if name not in untrained}
+    if step is None:
+        stored = checkpoints.read_tensors(folder / prefix)
+    else:
+        stored = _numbered_tensors(step, config, info)
+        info = dataclasses.replace(info, made_by={**info.made_by, "step": int(step.name.removeprefix("ckpt-"))})
+    stored = {name: value for name, value in stored.items() if name not in untrained}
     parts = {"encoder", *taken}
     return Source(
         kind="native",
-        path=folder,
+        path=step or folder,
         config=config,
         stored_config=files.read_json(config_file, "model configuration"),
         stored=stored,
@@ -192,6 +217,19 @@ def _read_native(folder: pathlib.Path, heads: tuple[str, ...] | None) -> Source:
         info=info,
         may_be_new=untrained,
     )
+
+
+def _numbered_tensors(step: pathlib.Path, config: AlbertConfig, info: checkpoints.ModelInfo) -> dict[str, "np.ndarray"]:
+    """The weights in a run's checkpoint, which numbers them in the order in which a model names them."""
+    tensors = checkpoints.read_tensors(step)
+    names = list(checkpoints.new_model(config, info.heads).named_variables())
+    numbered = {name: f"variables/{number}/.ATTRIBUTES/VARIABLE_VALUE" for number, name in enumerate(names)}
+    if not tensors.keys() >= set(numbered.values()):
+        raise UserError(
+            f"{step} does not hold the {len(names)} weights of the model in {step.parent.parent}: expected a "
+            "checkpoint of that run; check the path"
+        )
+    return {name: tensors[source] for name, source in numbered.items()}
 
 
 def _checked_labels(names: tuple[str, ...], source: Source) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from albert_tf import checkpoints
 from albert_tf.conversion import release
+from albert_tf.errors import UserError
 from albert_tf.pretraining.records import RecordsInfo
 from tpu import preflight, pretraining, saving
 from tpu.progress import read_metrics
@@ -323,6 +324,32 @@ def test_init_checkpoint_takes_weights_and_names_what_is_new(pretrain, finished,
         assert same == (name != "headless")
     # Rate 0 at the first step: the weights are still those of the start, in spite of a used optimiser there.
     assert_same_weights(tmp_path / "from_run", finished[0])
+
+
+def test_another_run_starts_from_an_earlier_step(pretrain, finished, copy, records, tmp_path):
+    step_2 = finished[0] / "checkpoints" / "ckpt-2"
+    model = checkpoints.load_model(step_2)
+    assert set(model.heads) == {"masked_lm", "sentence_order"} and not model.restored.new
+    assert model.info.made_by["step"] == 2 and model.tokenizer.hash == RecordsInfo.read(records).vocabulary_hash
+    reader = tf.train.load_checkpoint(str(step_2))
+    weights = {name: variable.numpy() for name, variable in model.named_variables().items()}
+    for number, (name, value) in enumerate(weights.items()):
+        stored = reader.get_tensor(f"variables/{number}/.ATTRIBUTES/VARIABLE_VALUE")
+        np.testing.assert_array_equal(value, stored, err_msg=name)
+    last = weights_of(finished[0])
+    assert max(np.abs(value - last[name]).max() for name, value in weights.items()) > 1e-4
+    flags = {"init_checkpoint": f"{step_2}.index", "num_train_steps": 1, "num_warmup_steps": 1}
+    code, said = pretrain(records, tmp_path / "run", **flags)
+    assert code == 0 and "WARNING" not in said, said
+    assert_same_weights(tmp_path / "run", weights)  # rate 0 at the first step
+    with pytest.raises(UserError, match="holds the checkpoints of a run: give the run folder .*, such as .*/ckpt-2"):
+        checkpoints.load_model(step_2.parent)
+    described = json.loads((copy / "model.json").read_text())
+    (copy / "model.json").write_text(
+        json.dumps({**described, "heads": {"masked_lm": {}, "span": {}, "regression": {}}})
+    )
+    with pytest.raises(UserError, match="ckpt-2 does not hold the .* weights of the model in"):
+        checkpoints.load_model(copy / "checkpoints" / "ckpt-2")
 
 
 def with_its_heads_only(model):

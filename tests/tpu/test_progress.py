@@ -12,6 +12,7 @@ def test_a_loss_that_jumps_is_warned_of(tmp_path, capfd):
     progress.close()
     warnings = [line for line in capfd.readouterr().err.splitlines() if line.startswith("WARNING")]
     assert len(warnings) == 1 and "the loss rose from 6.9000 to 8.0000 between steps 2 and 3" in warnings[0]
+    assert f"--init_checkpoint={tmp_path}/checkpoints/ckpt-STEP" in warnings[0]
     assert [line["loss"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [6.0, 6.9, 8.0, 7.5]
 
 
