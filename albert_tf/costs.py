@@ -54,7 +54,7 @@ def parameters(config: AlbertConfig, heads: Collection[str] = PRETRAINING_HEADS)
 
 def check_weights_fit(config: AlbertConfig) -> None:
     """Refuses sizes whose weights alone, in float32, are more than this machine's memory. Raises UserError."""
-    needed, memory = 4 * sum(parameters(config, ()).values()), _physical_memory()
+    needed, memory = 4 * sum(parameters(config, ()).values()), machine_memory()
     if memory is not None and needed > memory:
         raise UserError(
             f"a model of vocab_size {config.vocab_size}, hidden_size {config.hidden_size}, intermediate_size "
@@ -63,7 +63,8 @@ def check_weights_fit(config: AlbertConfig) -> None:
         )
 
 
-def _physical_memory() -> int | None:
+def machine_memory() -> int | None:
+    """Bytes of memory that this machine has; None where the system does not tell."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not on every system

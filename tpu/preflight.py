@@ -6,13 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert_tf import checkpoints, files, tokenization
+from albert_tf import checkpoints, costs, files, tokenization
 from albert_tf.config import AlbertConfig, preset
 from albert_tf.errors import UserError
 from albert_tf.pretraining import addresses, record_source, served_dataset
-from tpu import strategy
+from tpu import memory, strategy
 
 SAMPLE = 1024  # training sequences that stand in for held-out ones where there are none
+_SURELY_TOO_LARGE = 1.5  # times the machine's memory; the estimate is within 15 %, and some memory may be swapped
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,6 +171,35 @@ def check(
             f"num_warmup_steps is {settings.num_warmup_steps}, num_train_steps {settings.num_train_steps}: the warm-up "
             "must end before the training; give fewer warm-up steps"
         )
+    needed, own = step_memory(settings, config, data, where)["total"], machine_memory(where)
+    if own is not None and needed > _SURELY_TOO_LARGE * own:
+        raise UserError(
+            f"{settings.train_batch_size // parts} sequences of {data.source.info.max_seq_length} tokens at a time "
+            f"take about {needed / 2**30:,.1f} GiB, this machine has {own / 2**30:,.1f} GiB of memory: give a smaller "
+            "--train_batch_size, more --grad_accum_steps, or --recompute"
+        )
+
+
+def step_memory(
+    settings: PretrainingSettings, config: AlbertConfig, data: PretrainingData, where: tf.distribute.Strategy
+) -> dict[str, int]:
+    """memory.training_bytes of this run: what a step takes on one device."""
+    info = data.source.info
+    return memory.training_bytes(
+        config,
+        rows=settings.train_batch_size // where.num_replicas_in_sync // settings.grad_accum_steps,
+        max_seq_length=info.max_seq_length,
+        num_predictions=settings.max_predictions_per_seq or info.max_predictions_per_seq,
+        mixed_precision=settings.mixed_precision,
+        recompute=settings.recompute,
+        accumulate=settings.grad_accum_steps > 1,
+    )
+
+
+def machine_memory(where: tf.distribute.Strategy) -> int | None:
+    """Bytes of memory that the CPU of this machine computes in; None where other devices compute."""
+    on_cpu = all("CPU" in device for device in where.extended.worker_devices)
+    return costs.machine_memory() if on_cpu else None
 
 
 def agreement(settings: PretrainingSettings, config: AlbertConfig, data: PretrainingData) -> str:

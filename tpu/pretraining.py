@@ -17,7 +17,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 from albert_tf.pretraining import dataset as datasets
 from albert_tf.pretraining.served_dataset import served_dataset
-from tpu import data_errors, evaluation, memory, preflight, strategy
+from tpu import data_errors, evaluation, preflight, strategy
 from tpu.cluster import Workers
 from tpu.progress import Progress, Silence
 from tpu.run_folder import RunFolder
@@ -28,6 +28,7 @@ from tpu.watchdog import Watchdog
 
 # The published rates are for models of this width and more; narrower ones take several times as much.
 _RATES_KNOWN_FROM = 768  # hidden units
+_LESS_MEMORY = "--recompute takes less memory, and so does another run with more --grad_accum_steps"
 
 
 def run(settings: preflight.PretrainingSettings) -> dict[str, float]:
@@ -93,7 +94,7 @@ def _run(
     )
     evaluator = evaluation.PretrainingEvaluator(model, _evaluation_data(settings, data, where, watchdog), where)
     progress = _progress(settings, data, folder, start)
-    with contextlib.closing(progress), data_errors.named_by_file(data.source, data.evaluation):
+    with contextlib.closing(progress), _memory_told(), data_errors.named_by_file(data.source, data.evaluation):
         return TrainingLoop(
             trainer=trainer,
             evaluator=evaluator,
@@ -108,6 +109,19 @@ def _run(
             eval_every_steps=settings.eval_every_steps,
             iterations_per_loop=settings.iterations_per_loop,
         ).run()
+
+
+@contextlib.contextmanager
+def _memory_told() -> Iterator[None]:
+    """Words what a device says that has no memory left."""
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        reason = error.message.splitlines()[0][:160]
+        raise UserError(
+            f"the memory is exhausted ({reason}): what was saved before is whole; {_LESS_MEMORY}, and evaluations "
+            "with a smaller --eval_batch_size"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -259,15 +273,7 @@ def _print_start(
     rows = settings.train_batch_size // where.num_replicas_in_sync // settings.grad_accum_steps
     info = data.source.info
     predictions = settings.max_predictions_per_seq or info.max_predictions_per_seq
-    needed = memory.training_bytes(
-        config,
-        rows=rows,
-        max_seq_length=info.max_seq_length,
-        num_predictions=predictions,
-        mixed_precision=settings.mixed_precision,
-        recompute=settings.recompute,
-        accumulate=settings.grad_accum_steps > 1,
-    )
+    needed, own = preflight.step_memory(settings, config, data, where), preflight.machine_memory(where)
     parameters = sum(variable.shape.num_elements() for variable in model.named_variables().values())
     lines = [
         strategy.describe(where),
@@ -283,6 +289,11 @@ def _print_start(
     notice = optimization.learning_rate_notice(settings.learning_rate, settings.train_batch_size, settings.optimizer)
     if notice and config.hidden_size >= _RATES_KNOWN_FROM:
         lines.append(f"NOTICE: {notice}")
+    if own is not None and needed["total"] > own:
+        lines.append(
+            f"WARNING: this machine has {own / 2**30:.1f} GiB of memory, less than that: the system may end the run; "
+            f"{_LESS_MEMORY}"
+        )
     lines += _left_out(data)
     lines += [f"resuming at step {start}"] if start else []
     print("\n".join(lines), file=sys.stderr, flush=True)

@@ -157,7 +157,7 @@ def test_step_time_of_a_ring():
 
 def test_weights_beyond_the_memory_are_refused(monkeypatch):
     config = AlbertConfig(hidden_size=64, num_attention_heads=4, intermediate_size=128)
-    monkeypatch.setattr(costs, "_physical_memory", lambda: 4 * sum(costs.parameters(config, ()).values()))
+    monkeypatch.setattr(costs, "machine_memory", lambda: 4 * sum(costs.parameters(config, ()).values()))
     costs.check_weights_fit(config)
     with pytest.raises(UserError, match="hidden_size 68, .* GB of weights, this machine"):
         costs.check_weights_fit(config.replace(hidden_size=68))
