@@ -1,6 +1,7 @@
 """Before any work: the settings of a run, its data opened, and everything that cannot work refused."""
 
 import dataclasses
+import os
 import pathlib
 from typing import Any
 
@@ -146,13 +147,7 @@ def check(
         max_seq_length=settings.max_seq_length,
         max_predictions_per_seq=settings.max_predictions_per_seq,
     )
-    record_source.check_records(data.evaluation, config=config, tokenizer=data.tokenizer)
-    trained, measured = data.source.info.objective, data.evaluation.info.objective
-    if "none" not in (trained, measured) and trained != measured:
-        raise UserError(
-            f"the records have the objective {trained}, those to evaluate on {measured}: give an --eval_data_dir made "
-            "with the same --objective; evaluate_pretraining measures a model on the other one"
-        )
+    _check_evaluation(config, data)
     parts = where.num_replicas_in_sync * settings.grad_accum_steps
     if settings.train_batch_size % parts:
         raise UserError(
@@ -177,6 +172,21 @@ def check(
             f"{settings.train_batch_size // parts} sequences of {data.source.info.max_seq_length} tokens at a time "
             f"take about {needed / 2**30:,.1f} GiB, this machine has {own / 2**30:,.1f} GiB of memory: give a smaller "
             "--train_batch_size, more --grad_accum_steps, or --recompute"
+        )
+
+
+def _check_evaluation(config: AlbertConfig, data: PretrainingData) -> None:
+    try:
+        record_source.check_records(data.evaluation, config=config, tokenizer=data.tokenizer)
+    except UserError as error:
+        raise UserError(
+            f"of the records to evaluate on, {os.path.dirname(data.evaluation.paths[0])}: {error}"
+        ) from error
+    trained, measured = data.source.info.objective, data.evaluation.info.objective
+    if "none" not in (trained, measured) and trained != measured:
+        raise UserError(
+            f"the records have the objective {trained}, those to evaluate on {measured}: give an --eval_data_dir made "
+            "with the same --objective; evaluate_pretraining measures a model on the other one"
         )
 
 

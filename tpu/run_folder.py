@@ -101,6 +101,7 @@ class RunFolder:
         then = before.get("settings")
         if not isinstance(then, dict):
             raise UserError(f"{self.path / RUN_FILE} is damaged: found settings {then!r}; give another --output_dir")
+        then, now = _single_values(then), _single_values(now)
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         if changed:
             first = changed[0]
@@ -109,3 +110,9 @@ class RunFolder:
                 f"{self.path} holds a run with {first} {then.get(first)!r}, now it is {now.get(first)!r}{rest}: to go "
                 "on, give what it began with; for another run, give another --output_dir"
             )
+
+
+def _single_values(settings: dict[str, Any]) -> dict[str, Any]:
+    """{"model": {"hidden_size": 4}} -> {"model.hidden_size": 4}, so that what differs has a name of its own."""
+    groups = {name: value if isinstance(value, dict) else {"": value} for name, value in settings.items()}
+    return {f"{name}.{key}".rstrip("."): value for name, group in groups.items() for key, value in group.items()}

@@ -106,7 +106,10 @@ class RecordsInfo:
             ("token_dtype", ("uint16", "uint32")),
         ):
             if getattr(self, name) not in allowed:
-                raise UserError(f"{path}: {name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
+                raise UserError(
+                    f"{path}: {name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}; make the "
+                    "records again"
+                )
         for name, least, most in (
             ("max_seq_length", 1, _LONGEST_ROW),
             ("max_predictions_per_seq", 1, self.max_seq_length),
@@ -114,7 +117,9 @@ class RecordsInfo:
             ("random_seed", 0, 2**63 - 1),
         ):
             if not least <= getattr(self, name) <= most:
-                raise UserError(f"{path}: {name} is {getattr(self, name)}; expected {least} to {most}")
+                raise UserError(
+                    f"{path}: {name} is {getattr(self, name)}; expected {least} to {most}; make the records again"
+                )
         if any(shard.num_records < 0 for shard in self.shards):
             raise UserError(f"{path} is damaged: a shard has fewer than no records; make the records again")
         for shard in self.shards:
@@ -126,7 +131,10 @@ class RecordsInfo:
                     f"{file} is truncated or replaced: {size} bytes, expected {shard.num_bytes}; copy it again"
                 )
         if (total := sum(shard.num_records for shard in self.shards)) != self.num_records:
-            raise UserError(f"{path} is damaged: its shards have {total} records together, it says {self.num_records}")
+            raise UserError(
+                f"{path} is damaged: its shards have {total} records together, it says {self.num_records}; make the "
+                "records again"
+            )
 
     def paths(self, folder: str | os.PathLike) -> list[str]:
         """The paths of the shards in their folder."""

@@ -206,7 +206,7 @@ def _trainer_error(message: str, vocab_size: int) -> UserError:
             f"vocab_size {vocab_size} is too small: the characters of the text alone need {too_low[1]} pieces; "
             f"give --vocab_size={too_low[1]} or more"
         )
-    return UserError(f"SentencePiece could not train on this text: {message}")
+    return UserError(f"SentencePiece could not train on this text: {message}; give other text, or another --vocab_size")
 
 
 def _texts(corpus: Corpus, report: Report) -> Iterator[str]:

@@ -121,4 +121,7 @@ def _class_for(data: bytes, path: pathlib.Path) -> type[Tokenizer]:
         return WordPieceTokenizer
     if data[:1] == b"\n":  # field 1, the first piece: how every SentencePiece model begins
         return SentencePieceTokenizer
-    raise UserError(f"{path} is neither a SentencePiece model nor a WordPiece vocab.txt with [UNK] and [CLS] in it")
+    raise UserError(
+        f"{path} is neither a SentencePiece model nor a WordPiece vocab.txt with [UNK] and [CLS] in it; check the "
+        "path, or copy the file again"
+    )

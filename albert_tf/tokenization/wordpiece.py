@@ -33,7 +33,8 @@ class WordPieceTokenizer(Tokenizer):
         missing = [piece for piece in SPECIAL_PIECES if piece not in self._ids]
         if missing:
             raise UserError(
-                f"{path} lacks {', '.join(missing)}: a WordPiece vocabulary has one piece a line, these too"
+                f"{path} lacks {', '.join(missing)}: a WordPiece vocabulary has one piece a line, these too; take the "
+                "whole vocab.txt of the model"
             )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[x] for x in SPECIAL_PIECES)
         self._longest = max(map(len, self._pieces))
@@ -105,7 +106,9 @@ def read_pieces(data: bytes, path: pathlib.Path) -> list[str]:
     try:
         lines = data.decode("utf-8-sig").split("\n")  # not splitlines: a vocabulary may list U+2028 or U+0085
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not a WordPiece vocabulary: byte {error.start} is not UTF-8") from error
+        raise UserError(
+            f"{path} is not a WordPiece vocabulary: byte {error.start} is not UTF-8; copy the file again"
+        ) from error
     if lines[-1] == "":
         lines.pop()
     return [line.strip() for line in lines]

@@ -362,7 +362,7 @@ def test_wrong_files_get_one_clear_line(tiny_spm, tmp_path):
         path.write_bytes(content)
         with pytest.raises(UserError, match=message) as error:
             load_tokenizer(path)
-        assert "\n" not in str(error.value), name
+        assert "\n" not in str(error.value) and "; " in str(error.value), name  # and what to do
     with pytest.raises(UserError, match="does not exist"):
         load_tokenizer(tmp_path / "absent")
 

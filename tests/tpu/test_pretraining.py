@@ -132,7 +132,7 @@ def test_records_at_an_address_that_only_tensorflow_reads(pretrain, refused, fin
         ({"learning_rate": 0.02}, ["learning_rate 0.01, now it is 0.02"]),
         ({"train_batch_size": 16}, ["train_batch_size 8, now it is 16"]),
         ({"seed": 1, "optimizer": "adamw"}, ["optimizer 'lamb', now it is 'adamw'", "(and seed)"]),
-        ({"hidden_dropout": 0.1}, ["holds a run with model", "'hidden_dropout_prob': 0.1"]),
+        ({"hidden_dropout": 0.1}, ["holds a run with model.hidden_dropout_prob 0.0, now it is 0.1: to go on"]),
         ({"max_predictions_per_seq": 3}, ["max_predictions_per_seq 5, now it is 3"]),
         ({"mixed_precision": "mixed_bfloat16"}, ["mixed_precision 'float32'"]),
         ({"deterministic": "true"}, ["deterministic False, now it is True"]),
@@ -279,6 +279,8 @@ def test_wrong_input_is_refused_before_work_and_leaves_nothing(
     unknown.write_text(json.dumps({**config, "hiden_size": 16}))
     bare = shutil.copytree(records, tmp_path / "bare")
     (bare / "spiece.model").unlink()
+    foreign = shutil.copytree(records / "heldout", tmp_path / "foreign")
+    dataclasses.replace(RecordsInfo.read(foreign), vocabulary_hash="0" * 64).write(foreign)
     other_vocabulary = tmp_path / "vocab.txt"
     other_vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
     cases = [
@@ -287,6 +289,7 @@ def test_wrong_input_is_refused_before_work_and_leaves_nothing(
         ({"data_dir": bare}, ["has no tokeniser file"]),
         ({"data_dir": bare, "vocab_file": other_vocabulary}, ["another vocabulary than", "800 pieces", "6 pieces"]),
         ({"eval_data_dir": tmp_path / "none"}, ["no records at"]),
+        ({"eval_data_dir": foreign}, [f"of the records to evaluate on, {foreign}: ", "made with another vocabulary"]),
         ({"eval_data_dir": make_records(objective="nsp")}, ["objective sop, those to evaluate on nsp"]),
         ({"albert_config_file": larger}, ["vocab_size is 800 in the records but 900 in the model"]),
         ({"albert_config_file": shorter}, ["32 tokens a row but the model has 16 positions"]),

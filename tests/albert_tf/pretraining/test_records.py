@@ -165,7 +165,7 @@ def test_damaged_descriptions(folder, change, words):
     path, info = folder
     value = json.loads((path / DESCRIPTION).read_text()) | change
     (path / DESCRIPTION).write_text(json.dumps({key: item for key, item in value.items() if item is not None}))
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=f"{words}.*; make the records again$"):
         RecordsInfo.read(path)
 
 
