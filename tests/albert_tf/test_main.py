@@ -1,5 +1,6 @@
 """The command table, its help and its one-line answers to mistakes."""
 
+import dataclasses
 import importlib
 import os
 import resource
@@ -62,6 +63,37 @@ def test_every_command_exists_and_keeps_the_contract():
         for flag in command_table._defined(flag_values):
             assert flag.help != "(no help available)", (name, flag.name)
         assert command.summary and not command.summary.endswith("."), name
+
+
+# The paper's recipe and the release's settings, which a run takes where its user says nothing. None: decided later.
+DEFAULTS = {
+    "train_vocab": {"vocab_size": 30_000, "do_lower_case": True, "keep_accents": False},
+    "create_pretraining_data": {
+        **{"max_seq_length": 512, "max_predictions_per_seq": None, "masked_lm_prob": 0.15, "do_whole_word_mask": True},
+        **{"ngram": 3, "favor_shorter_ngram": True, "objective": "sop", "masking": "dynamic", "dupe_factor": 1},
+        **{"short_seq_prob": 0.1, "num_workers": 0, "num_shards": None, "random_seed": 12345, "input_format": "auto"},
+        **{"heldout_fraction": 0.0, "max_unknown_share": 0.05, "do_lower_case": None, "keep_accents": None},
+    },
+    "pretrain": {
+        **{"num_train_steps": 125_000, "train_batch_size": 4096, "grad_accum_steps": 1, "learning_rate": 0.00176},
+        **{"num_warmup_steps": 3125, "optimizer": "lamb", "bias_correction": False, "weight_decay": 0.01},
+        **{"hidden_dropout": None, "attention_dropout": None, "mixed_precision": "float32", "distribution": "auto"},
+        **{"deterministic": False, "init_checkpoint": None, "eval_data_dir": None, "tpu_name": None},
+    },
+    "evaluate_pretraining": {"sentence_objective": "as_trained"},
+}
+
+
+def test_defaults_are_those_of_paper_and_release():
+    from albert_tf.pretraining.creation import CreationSettings
+
+    for name, expected in DEFAULTS.items():
+        flag_values = flags.FlagValues()
+        importlib.import_module(COMMANDS[name].module).define_flags(flag_values)
+        assert {flag: flag_values[flag].default for flag in expected} == expected, name
+    made = dataclasses.asdict(CreationSettings())
+    assert made.items() <= DEFAULTS["create_pretraining_data"].items()  # from Python as by the command
+    assert CreationSettings().masking_rule().max_predictions_per_seq == 77
 
 
 def test_every_command_module_is_listed():

@@ -126,6 +126,27 @@ def test_records_at_an_address_that_only_tensorflow_reads(pretrain, refused, fin
     refused(address, tmp_path / "none", words=["no records file", "records-00001-of-00003.tfrecord"])
 
 
+def test_records_as_the_release_leaves_them(pretrain, refused, make_records, tmp_path, tiny_spm):
+    """Files alone, which do not say what they are: the tokeniser comes by flag, and the run is that of our folder."""
+    made, release_folder = make_records(masking="static", heldout_fraction=0.0, num_shards=2), tmp_path / "release"
+    release_folder.mkdir()
+    for shard in made.glob("*.tfrecord"):
+        shutil.copy(shard, release_folder)
+    refused(release_folder, tmp_path / "run", words=["do not say which vocabulary made them", "--spm_model_file"])
+    flags = {"num_train_steps": 2, "spm_model_file": tiny_spm}
+    words = ["max_predictions_per_seq is 5 in the records, whose masks are static, but 3 in the flag"]
+    refused(release_folder, tmp_path / "run", **flags, max_predictions_per_seq=3, words=words)
+    assert not (tmp_path / "run").exists()
+    code, said = pretrain(release_folder, tmp_path / "run", **flags)
+    assert code == 0 and "static masks, 5 predictions a sequence; evaluation on a sample of" in said, said
+    assert "TRAINING sequences" in said
+    assert pretrain(made, tmp_path / "ours", num_train_steps=2)[0] == 0
+    assert_same_weights(tmp_path / "run", tmp_path / "ours")
+    assert checkpoints.load_model(tmp_path / "run").tokenizer.path.name == "spiece.model"
+    code, said = pretrain(f"{release_folder}/*.tfrecord", tmp_path / "run", **{**flags, "num_train_steps": 3})
+    assert code == 0 and "resuming at step 2" in said, said
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -381,6 +381,26 @@ def test_records_made_by_the_release(shared, name, evaluation, tokenizer):
     np.testing.assert_array_equal(rows["sentence_labels"], [row["next_sentence_labels"][0] for row in expected])
 
 
+# ---- what a TPU host can run
+
+
+def ops_of(dataset):
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=dataset._variant_tensor, external_state_policy=1)
+    graph = tf.compat.v1.GraphDef.FromString(graph.numpy())
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return {node.op for node in nodes}
+
+
+def test_no_python_runs_in_the_pipeline(source, release, training, evaluation, tokenizer):
+    python = tf.data.Dataset.range(3).map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64))
+    assert any("PyFunc" in op for op in ops_of(python))
+    static = open_records(release, tokenizer=tokenizer)
+    for dataset in (training(source), training(static), evaluation(source), evaluation(static)):
+        assert not any("PyFunc" in op for op in ops_of(dataset))
+    for opened in (source, static):
+        assert not any("PyFunc" in op for op in ops_of(evaluation(opened, sentence_objective="nsp")))
+
+
 # ---- files that are not as described
 
 
