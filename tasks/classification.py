@@ -40,16 +40,16 @@ class Classification(TextTask):
         """Label names in numeric order where all are numbers, otherwise in alphabetical order."""
         if self.labels is not None:
             return self
-        found = {example.label for example in examples} - {None}
+        found = sorted({example.label for example in examples} - {None})
         if len(found) < 2:
             raise UserError(
                 f"the training examples have {len(found)} different labels ({', '.join(map(repr, found))}): expected "
                 "at least 2; check --label_column"
             )
         try:
-            return self.replace(labels=tuple(sorted(found, key=float)))
+            return self.replace(labels=tuple(sorted(found, key=float)))  # "1" and "1.0": as the alphabet has them
         except ValueError:
-            return self.replace(labels=tuple(sorted(found)))
+            return self.replace(labels=tuple(found))
 
     def label_array(self, label: str | float) -> "np.ndarray":
         import numpy as np
@@ -195,5 +195,5 @@ def write_rows(path: str | os.PathLike, header: Sequence[str], rows: Sequence[Se
         text = buffer.getvalue()
     else:
         text = "".join("\t".join(" ".join(value.split()) for value in line) + "\n" for line in lines)
-    files.write_atomically(path, text)
+    files.write_atomically(path, text.encode("utf-8", "backslashreplace"))  # half a character, which JSON can bring in
     return [str(path)]

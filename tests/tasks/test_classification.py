@@ -1,5 +1,7 @@
 """Heads, losses and predictions of classification and regression, against recorded outputs and by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -107,3 +109,6 @@ def test_prediction_rows(tmp_path):
     ]
     make_task("regression").write_predictions(tmp_path / "p.csv", [1.5, 2.0], examples)
     assert (tmp_path / "p.csv").read_text() == "id,prediction\n0,1.500000\n1,2.000000\n"
+    (example,) = _examples([None])
+    make_task("regression").write_predictions(tmp_path / "p.tsv", [1.5], [dataclasses.replace(example, id="a\ud83d")])
+    assert (tmp_path / "p.tsv").read_text() == "id\tprediction\na\\ud83d\t1.500000\n"
