@@ -341,11 +341,14 @@ class AnySquad(PlainSquad2):
     data_version = None
     span_heads = tuple(SPAN_HEADS)
 
+    def __init__(self, name: str, *, max_seq_length: int | None = None, **settings: Any) -> None:
+        super().__init__(name, max_seq_length=max_seq_length, **settings)
+        self._asked_length = max_seq_length
+
     def learned_from(self, examples: Sequence[Question]) -> Task:
         found = examples[0].version or V1
         options = {name: value for name, value in self.options.items() if value != self.default_options[name]}
-        length = None if self.max_seq_length == self.recipe.max_seq_length else self.max_seq_length
-        return make(f"squad{found}", max_seq_length=length, options=options)
+        return make(f"squad{found}", max_seq_length=self._asked_length, options=options)
 
 
 def make(name: str, *, options: dict[str, Any] | None = None, **settings: Any) -> Task:

@@ -159,6 +159,8 @@ def test_task_squad_takes_the_version_of_the_data(tmp_path):
     learned = task.learned_from(task.read(squad_file(tmp_path, TWO)))
     assert learned.name == "squad2.0" and learned.max_seq_length == 512 and learned.recipe == squad.RECIPES["2.0"]
     assert learned.options["doc_stride"] == 100 and learned.options["start_n_top"] == 3
+    asked = make_task("squad", max_seq_length=384)  # which is also what v1.1 would have without asking
+    assert asked.learned_from(asked.read(squad_file(tmp_path, TWO))).max_seq_length == 384
     plain = squad.make("squad", max_seq_length=128, options={"doc_stride": 30})
     learned = plain.learned_from(plain.read(squad_file(tmp_path, ONE)))
     assert (learned.name, learned.max_seq_length, learned.options["doc_stride"]) == ("squad1.1", 128, 30)
