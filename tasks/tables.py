@@ -101,6 +101,7 @@ def _tsv_lines(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv_lines(path: str, text: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a text may be longer than Python's 131,072
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     start = 1
     try:

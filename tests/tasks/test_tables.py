@@ -26,6 +26,12 @@ def test_csv_has_quoting(tmp_path):
     assert [row.line for row in table.rows] == [2, 5]
 
 
+def test_csv_holds_texts_of_any_length(tmp_path):
+    text = "a long text, " * 20_000
+    table = read_table(_file(tmp_path, "t.csv", f'a,b\n"{text}",x\n'))
+    assert table.rows[0].values == {"a": text, "b": "x"}
+
+
 def test_json_lines(tmp_path):
     table = read_table(_file(tmp_path, "t.jsonl", '{"a": "x", "b": 1}\n\n{"a": "y", "b": 2.5}\n'))
     assert [row.values for row in table.rows] == [{"a": "x", "b": "1"}, {"a": "y", "b": "2.5"}]
