@@ -39,8 +39,9 @@ def run(flags: Any) -> None:
     examples = task.read(flags.input_file, with_labels=False)
     if flags.glue_submission:
         task.check_submission(flags.input_file, len(examples))
-        if os.path.basename(flags.output_file) == f"{task.submission_name(flags.input_file)}.tsv":
-            raise UserError(f"--output_file={flags.output_file} is the name of the submission file: give another one")
+        submission = os.path.join(os.path.dirname(flags.output_file), f"{task.submission_name(flags.input_file)}.tsv")
+        if os.path.realpath(submission) in map(os.path.realpath, (flags.output_file, flags.input_file)):
+            raise UserError(f"{submission} is the name of the submission file: give another --output_file")
     predictions = ensemble.predictions(examples, flags.input_file)
     written = task.write_predictions(flags.output_file, predictions, examples)
     if flags.glue_submission:

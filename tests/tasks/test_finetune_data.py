@@ -161,6 +161,9 @@ def test_glue_submission(glue_root, tiny_model, tmp_path, capfd, command, finetu
     own = {**flags, "output_file": tmp_path / "WNLI.tsv"}
     assert command("predict", **own, input_file=full / "test.tsv") == 2
     assert "is the name of the submission file" in capfd.readouterr().err
+    given = (full / "test.tsv").rename(full / "WNLI.tsv").read_text()
+    assert command("predict", **{**flags, "output_file": full / "p.tsv"}, input_file=full / "WNLI.tsv") == 2
+    assert (full / "WNLI.tsv").read_text() == given
     assert rows[0] == "index\tprediction" and len(rows) == 147 and rows[146].split("\t")[0] == "145"
 
 
