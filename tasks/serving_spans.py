@@ -64,6 +64,11 @@ class SpanServing(Serving):
     def _is_conditional(self) -> bool:
         return self.task.head == "conditional_span"
 
+    @property
+    def _most_tokens(self) -> int:
+        """Of an answer, which a window holds whole."""
+        return min(self.task.options["max_answer_length"], self.task.max_seq_length)
+
     def answer_ids(self, inputs: Tensors) -> Tensors:
         """The conditional head gives its best starts and ends, best first, and end_logits given the best start."""
         if not self._is_conditional:
@@ -137,7 +142,7 @@ class SpanServing(Serving):
 
     def _from_logits(self, outputs: Tensors, rows: _Rows) -> _Candidates:
         """Every span of at most max_answer_length tokens: K = S * L."""
-        most = self.task.options["max_answer_length"]
+        most = self._most_tokens
         starts = tf.where(rows.owned, outputs["start_logits"], -np.inf)
         ends = tf.pad(
             tf.where(rows.in_window, outputs["end_logits"], -np.inf), [[0, 0], [0, most - 1]], constant_values=-np.inf
@@ -160,7 +165,7 @@ class SpanServing(Serving):
         start = tf.repeat(outputs["start_top_index"], repeats, axis=1)
         score = tf.repeat(outputs["start_top_log_probs"], repeats, axis=1) + outputs["end_top_log_probs"]
         allowed = tf.gather(rows.owned, start, batch_dims=1) & tf.gather(rows.in_window, end, batch_dims=1)
-        allowed &= (start <= end) & (end < start + self.task.options["max_answer_length"])
+        allowed &= (start <= end) & (end - start < self._most_tokens)
         return _Candidates(start, end, tf.where(allowed, score, -np.inf))
 
     def _null_odds(self, outputs: Tensors, candidates: _Candidates, rows: _Rows, count: tf.Tensor) -> tf.Tensor:

@@ -85,16 +85,17 @@ def spans_from_logits(
     for begin in range(0, len(windows), _CHUNK):
         chunk = slice(begin, begin + _CHUNK)
         starts, ends = _masked(start_logits[chunk], end_logits[chunk], windows[chunk])
-        padded = np.pad(ends, [(0, 0), (0, max_answer_length - 1)], constant_values=-np.inf)
-        reach = np.lib.stride_tricks.sliding_window_view(padded, max_answer_length, axis=1)  # [W, S, L]: ends from s on
+        most = min(max_answer_length, ends.shape[1])  # "no limit" may be any large number
+        padded = np.pad(ends, [(0, 0), (0, most - 1)], constant_values=-np.inf)
+        reach = np.lib.stride_tricks.sliding_window_view(padded, most, axis=1)  # [W, S, L]: ends from s on
         # No span beyond the `per_window` starts with the best span of their own can be among the best.
         likely = _greatest(starts + reach.max(axis=2), per_window)  # [W, K]
         rows = np.arange(len(starts))[:, None]
         scores = starts[rows, likely][:, :, None] + reach[rows, likely]  # [W, K, L]
         scores = scores.reshape(len(starts), -1)
         best = _greatest(scores, per_window)
-        start = np.take_along_axis(likely, best // max_answer_length, axis=1)
-        end = start + best % max_answer_length
+        start = np.take_along_axis(likely, best // most, axis=1)
+        end = start + best % most
         found = scores[rows, best]
         allowed = np.isfinite(found)
         window = np.broadcast_to(rows + begin, best.shape)
@@ -116,7 +117,7 @@ def spans_from_beams(
         end = output["end_top_index"]
         score = np.repeat(output["start_top_log_probs"], repeats) + output["end_top_log_probs"]
         owned_from, owned_to = window["owned"]
-        allowed = (owned_from <= start) & (start < owned_to) & (start <= end) & (end < start + max_answer_length)
+        allowed = (owned_from <= start) & (start < owned_to) & (start <= end) & (end - start < max_answer_length)
         allowed &= end < window["context_start"] + len(window["offsets"])
         kept = int(allowed.sum())
         parts.append(Spans(np.full(kept, number), start[allowed], end[allowed], score[allowed]))

@@ -42,7 +42,7 @@ def brute_force(starts, ends, max_answer_length):
     return sorted(found, reverse=True)
 
 
-@pytest.mark.parametrize("max_answer_length", [1, 3, 30])
+@pytest.mark.parametrize("max_answer_length", [1, 3, 30, 10**13])
 @pytest.mark.parametrize("per_window", [1, 4, 500])
 def test_spans_are_the_best_of_all_allowed_ones(max_answer_length, per_window):
     for seed in range(20):
@@ -68,6 +68,9 @@ def test_beams_keep_the_allowed_pairs():
     spans = spans_from_beams([beam], WINDOWS[:1], max_answer_length=4)
     found = list(zip(spans.start.tolist(), spans.end.tolist(), spans.score.tolist(), strict=True))
     assert found == [(7, 9, -1.5), (4, 4, -4.0), (4, 7, -6.0)]
+    beam = {name: value.astype(np.int32) if "index" in name else value for name, value in beam.items()}  # as a head's
+    spans = spans_from_beams([beam], WINDOWS[:1], max_answer_length=2**31 - 1)  # "no limit"
+    assert list(zip(spans.start.tolist(), spans.end.tolist(), strict=True)) == [(7, 9), (4, 4), (4, 8), (4, 7)]
 
 
 def test_answers_are_slices_with_duplicate_texts_merged():
