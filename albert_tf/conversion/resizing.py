@@ -16,6 +16,7 @@ _BY_PIECE = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
 # Settings that change no variable's shape; the rest must be equal for weights to fit.
 _FREE = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "num_hidden_layers")
 _SHARING = ("num_hidden_groups", "sharing")
+_ENCODER = "albert_encoder"  # its name where it was given none; its heads are then named without it
 
 
 def resize_vocabulary(
@@ -35,8 +36,9 @@ def resize_vocabulary(
         _check_continues(model.tokenizer, tokenizer, vocab_size)
     config = model.config.replace(vocab_size=vocab_size)
     info = dataclasses.replace(model.info, preset=None)
-    dtype = model.encoder.dtype_policy
-    made = checkpoints.new_model(config, model.info.heads, tokenizer or model.tokenizer, info=info, dtype=dtype)
+    name = model.encoder.name
+    how = {"info": info, "dtype": model.encoder.dtype_policy, "name": None if name == _ENCODER else name}
+    made = checkpoints.new_model(config, model.info.heads, tokenizer or model.tokenizer, **how)
     old = {name: variable.numpy() for name, variable in model.named_variables().items()}
     for name, variable in made.named_variables().items():
         if name in _BY_PIECE:

@@ -40,6 +40,17 @@ def test_resize_vocabulary_keeps_the_precision(random_model, write):
     assert grown.heads["masked_lm"].compute_dtype == "bfloat16"
 
 
+@pytest.mark.parametrize("name", [None, "query"])
+def test_resize_vocabulary_keeps_the_names_of_layers(random_model, write, name):
+    model = albert_tf.load_model(write("native", random_model()), name=name)
+    grown = albert_tf.resize_vocabulary(model, 70)
+    assert [grown.encoder.name, *(head.name for head in grown.heads.values())] == [
+        model.encoder.name,
+        *(head.name for head in model.heads.values()),
+    ]
+    assert grown.encoder.name == (name or "albert_encoder")
+
+
 def test_resize_vocabulary_keeps_what_is_switched(random_model):
     model = random_model()
     model.encoder.recompute = True
