@@ -203,7 +203,10 @@ def _locked_folder(final: pathlib.Path) -> tuple[pathlib.Path, int]:
     """A temporary folder beside `final` and the descriptor that locks it for as long as this process lives."""
     while True:
         partial = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{final.name}-", dir=final.parent))
-        lock = os.open(partial, os.O_RDONLY)
+        try:
+            lock = os.open(partial, os.O_RDONLY)
+        except FileNotFoundError:  # another process took it for abandoned, and was quick
+            continue
         if _locked(lock, partial):
             return partial, lock
         os.close(lock)

@@ -8,6 +8,7 @@ import pathlib
 import stat
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -107,6 +108,21 @@ def test_what_is_taken_for_abandoned_before_it_is_locked_is_made_again(tmp_path,
     monkeypatch.setattr(fcntl, "flock", flock)
     with getattr(files, kind)(tmp_path / "name"):
         assert [len(there) for there in seen] == [1, 2, 1] and set(tmp_path.iterdir()) == seen[2]
+    assert list(tmp_path.iterdir()) == [tmp_path / "name"]
+
+
+def test_a_folder_that_is_removed_as_soon_as_it_is_made_is_made_again(tmp_path, monkeypatch):
+    make, made = tempfile.mkdtemp, []
+
+    def mkdtemp(**where):
+        made.append(make(**where))
+        if len(made) == 1:
+            os.rmdir(made[0])
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    with files.new_folder(tmp_path / "name") as folder:
+        assert len(made) == 2 and str(folder) == made[1]
     assert list(tmp_path.iterdir()) == [tmp_path / "name"]
 
 
