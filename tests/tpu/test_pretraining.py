@@ -109,6 +109,25 @@ def test_the_same_command_again_changes_nothing_and_more_steps_go_on(pretrain, c
     )
 
 
+def test_a_run_in_float16_goes_on_with_its_loss_scale(pretrain, records, tmp_path):
+    """The run is set back by two steps, and comes to the same weights, slots and scale."""
+    flags = {"mixed_precision": "mixed_float16", "num_train_steps": 4}
+    run = tmp_path / "run"
+    code, said = pretrain(records, run, **flags)
+    assert code == 0, said
+    before, state = weights_of(run), checkpoints.read_tensors(run / "checkpoints" / "ckpt-4")
+    assert any("loss_scale" in name for name in state)
+    for path in [*(run / "checkpoints").glob("ckpt-4*"), run / "checkpoints" / "checkpoint"]:
+        path.unlink()
+    code, said = pretrain(records, run, **flags)
+    assert code == 0 and "resuming at step 2" in said, said
+    assert_same_weights(run, before)
+    again = checkpoints.read_tensors(run / "checkpoints" / "ckpt-4")
+    for name in state:
+        if "SAVE_COUNTER" not in name.upper() and "_CHECKPOINTABLE" not in name:
+            np.testing.assert_array_equal(again[name], state[name], err_msg=name)
+
+
 def test_records_at_an_address_that_only_tensorflow_reads(pretrain, refused, finished, records, tmp_path):
     """ram:// stands for gs://, which a remote TPU needs."""
     address = "ram://bucket/records"
