@@ -209,14 +209,14 @@ class TrainingLoop(tf_keras.callbacks.Callback):
             checkpoints.save_model(self._folder, dataclasses.replace(self._model, info=info), step=line["step"])
 
     def _best(self) -> dict[str, Any]:
-        """The first of the best lines; undefined scores are the worst of all."""
+        """The first of the best lines. Undefined scores are the worst of all; where there are no others, the newest."""
         if not self._evaluation:
             return self._history[-1]
         sign = 1 if self._task.greater_is_better else -1
 
-        def rank(line: dict[str, Any]) -> float:
+        def rank(line: dict[str, Any]) -> tuple[float, int]:
             score = line["score"]
-            return -math.inf if score is None or math.isnan(score) else sign * score
+            return (-math.inf, line["step"]) if score is None or math.isnan(score) else (sign * score, 0)
 
         return max(self._history, key=rank)
 
