@@ -5,9 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from albert_tf import costs
 from albert_tf.config import PRESETS, preset
+from albert_tf.pretraining import objective
 from tpu import memory
 
 SHAPE = {"max_seq_length": 128, "num_predictions": 20}
@@ -65,3 +67,25 @@ def test_activations_by_hand():
     expected = 6 * layer + (2 * layer + 2 * 6 * 4 * 4) + 5 * 6 * 3 * 4
     needed = memory.training_bytes(config, rows=1, max_seq_length=6, num_predictions=1)
     assert needed["activations"] == expected
+
+
+def test_memory_that_is_not_there_is_told(pretrain, refused, records, tmp_path, monkeypatch):
+    """The estimate is 93 MiB, nearly all of it for the program itself."""
+    with monkeypatch.context() as patch:
+        patch.setattr(costs, "machine_memory", lambda: 50 << 20)
+        words = [
+            "8 sequences of 32 tokens at a time take about 0.1 GiB, this machine has 0.0 GiB",
+            "--train_batch_size",
+        ]
+        refused(records, tmp_path / "run", words=words)
+        assert not (tmp_path / "run").exists()
+        patch.setattr(costs, "machine_memory", lambda: 80 << 20)
+        code, said = pretrain(records, tmp_path / "run", num_train_steps=1, num_warmup_steps=1)
+        assert code == 0 and "WARNING: this machine has 0.1 GiB of memory, less than that: the system may end" in said
+
+    def exhausted(*_, **__):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]\n in a node")
+
+    monkeypatch.setattr(objective, "forward_sums", exhausted)
+    words = ["the memory is exhausted (OOM when allocating tensor with shape[9]): what was saved", "--recompute"]
+    refused(records, tmp_path / "other", words=words)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import checkpoints, costs
+from albert_tf import checkpoints
 from albert_tf.conversion import release
 from albert_tf.errors import UserError
-from albert_tf.pretraining import objective
 from albert_tf.pretraining.records import RecordsInfo
 from tpu import preflight, pretraining, saving
 from tpu.progress import read_metrics
@@ -250,28 +249,6 @@ def test_a_rate_beyond_what_is_published_for_the_batch_is_told(pretrain, records
     monkeypatch.setattr(pretraining, "_RATES_KNOWN_FROM", 32)  # as if published for models as narrow as this one
     code, said = pretrain(records, tmp_path / "known", num_train_steps=1, num_warmup_steps=1)
     assert code == 0 and "NOTICE: learning rate 0.01 is 128.6 times the 7.78e-05 suggested for lamb" in said
-
-
-def test_memory_that_is_not_there_is_told(pretrain, refused, records, tmp_path, monkeypatch):
-    """The estimate is 93 MiB, nearly all of it for the program itself."""
-    with monkeypatch.context() as patch:
-        patch.setattr(costs, "machine_memory", lambda: 50 << 20)
-        words = [
-            "8 sequences of 32 tokens at a time take about 0.1 GiB, this machine has 0.0 GiB",
-            "--train_batch_size",
-        ]
-        refused(records, tmp_path / "run", words=words)
-        assert not (tmp_path / "run").exists()
-        patch.setattr(costs, "machine_memory", lambda: 80 << 20)
-        code, said = pretrain(records, tmp_path / "run", num_train_steps=1, num_warmup_steps=1)
-        assert code == 0 and "WARNING: this machine has 0.1 GiB of memory, less than that: the system may end" in said
-
-    def exhausted(*_, **__):
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]\n in a node")
-
-    monkeypatch.setattr(objective, "forward_sums", exhausted)
-    words = ["the memory is exhausted (OOM when allocating tensor with shape[9]): what was saved", "--recompute"]
-    refused(records, tmp_path / "other", words=words)
 
 
 # Where a run must not go
