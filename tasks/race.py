@@ -258,7 +258,7 @@ def filled(question: str, option: str) -> str:
 def level_of(place: str) -> str | None:
     """The level that a path or a passage's id ("high14073.txt") names."""
     parts = pathlib.PurePath(place).parts
-    named = [part for part in parts if part in LEVELS] or [level for level in LEVELS if place.startswith(level)]
+    named = [part for part in parts if part in LEVELS] or re.findall(rf"^({'|'.join(LEVELS)})\d", place)
     return named[-1] if named else None
 
 

@@ -80,6 +80,20 @@ def test_levels_folders_and_archives_read_alike(tmp_path):
         make_task("race-high").read(tmp_path / "RACE/train")
 
 
+@pytest.mark.parametrize(
+    ("place", "level"),
+    [
+        ("high14073.txt", "high"),
+        ("RACE/dev/middle/1.txt", "middle"),
+        ("high/dev/middle/1.txt", "middle"),
+        ("highlands/1.txt", None),
+        ("middle-aged.txt", None),
+    ],
+)
+def test_levels_are_folders_or_numbered_names(place, level):
+    assert race.level_of(place) == level
+
+
 def test_answers_are_optional(tmp_path):
     passage = {key: value for key, value in PASSAGE.items() if key not in ("answers", "id")}
     examples = make_task("race").read(write(tmp_path, {"own.txt": passage}) / "own.txt")
