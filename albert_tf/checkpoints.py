@@ -259,7 +259,7 @@ def check_vocabulary(
     if expected_hash is not None and tokenizer.hash != expected_hash:
         raise UserError(
             f"{source}: the tokeniser file has hash {tokenizer.hash[:12]}, the model was made with "
-            f"{expected_hash[:12]}; put the right tokeniser file back"
+            f"{expected_hash[:12]}; put the right file back, or make the records with the vocabulary of the model"
         )
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(

@@ -417,7 +417,8 @@ def test_init_checkpoint_of_another_vocabulary_leaves_nothing(refused, finished,
     other = shutil.copytree(finished[0], tmp_path / "other")
     info = json.loads((other / "model.json").read_text())
     (other / "model.json").write_text(json.dumps({**info, "vocabulary_hash": "0" * 64}))
-    refused(records, tmp_path / "run", init_checkpoint=other, words=["hash"])
+    refused(records, tmp_path / "run", init_checkpoint=other, words=["hash", "put the right file back"])
     (other / "spiece.model").unlink()  # model.json still knows
-    refused(records, tmp_path / "run", init_checkpoint=other, words=["hash"])
+    words = ["the model was made with 000000000000", "or make the records with the vocabulary of the model"]
+    refused(records, tmp_path / "run", init_checkpoint=other, words=words)
     assert not (tmp_path / "run").exists()
