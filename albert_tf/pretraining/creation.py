@@ -1,7 +1,7 @@
 """The driver of create_pretraining_data: a corpus in, a folder of records out.
 
 This process reads the corpus, cuts it into chunks of whole documents by a rule that knows nothing of workers, and
-writes what comes back in chunk order. So the records depend on text, settings and seed, and on nothing else.
+writes what comes back in chunk order. So the records depend on files, settings and seed, and on nothing else.
 """
 
 import dataclasses
