@@ -198,7 +198,12 @@ def _read_native(folder: pathlib.Path, heads: tuple[str, ...] | None, *, step: p
     checkpoints.check_vocabulary(config, tokenizer, info.vocabulary_hash, folder)
     untrained = tuple(info.made_by.get("new", ()))
     if step is None:
-        stored = checkpoints.read_tensors(folder / prefix)
+        try:
+            stored = checkpoints.read_tensors(folder / prefix)
+        except UserError:
+            if checkpoints.read_info(folder)[1] == prefix:
+                raise
+            return _read_native(folder, heads)  # a run has put another model in its place meanwhile
     else:
         stored = _numbered_tensors(step, config, info)
         info = dataclasses.replace(info, made_by={**info.made_by, "step": int(step.name.removeprefix("ckpt-"))})

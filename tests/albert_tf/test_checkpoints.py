@@ -7,6 +7,7 @@ import pytest
 
 from albert_tf import checkpoints
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import UserError
 
 CONFIG = AlbertConfig(
     vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
@@ -16,6 +17,26 @@ CONFIG = AlbertConfig(
 
 class Killed(BaseException):
     pass
+
+
+def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    """As a run does with its best or newest model: the weights that model.json named are gone a moment later."""
+    model, read_tensors = checkpoints.new_model(CONFIG, {}), checkpoints.read_tensors
+    checkpoints.save_model(tmp_path, model, step=1)
+    new = model.encoder.pooler.kernel.numpy() + 1
+
+    def read(prefix):
+        if prefix == tmp_path / "weights-1":
+            model.encoder.pooler.kernel.assign(new)
+            checkpoints.save_model(tmp_path, model, step=2)
+        return read_tensors(prefix)
+
+    monkeypatch.setattr(checkpoints, "read_tensors", read)
+    np.testing.assert_array_equal(checkpoints.load_model(tmp_path).encoder.pooler.kernel, new)
+    for file in tmp_path.glob("weights-2.*"):
+        file.unlink()
+    with pytest.raises(UserError, match="weights-2.index is missing"):
+        checkpoints.load_model(tmp_path)
 
 
 def test_a_kill_while_the_same_step_is_written_again_leaves_the_model_that_was_there(tmp_path, monkeypatch):
