@@ -35,27 +35,34 @@ def write_atomically(path: str | os.PathLike, data: bytes | str) -> None:
 def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Gives a file beside `path` that takes its place once it is written, and vanishes on failure.
 
-    What killed runs left beside `path` is removed. A device, a pipe or a link (/dev/stdout, /dev/null) keeps its place
-    and is written to.
+    What killed runs left beside `path` is removed. A device or a pipe (/dev/stdout, /dev/null) keeps its place and is
+    written to; so does a link, whose target is what is replaced.
 
     Raises UserError where the folder cannot be written to.
     """
     path = pathlib.Path(path)
-    if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+    if _is_stream(path):
         with _told(path), open(path, "wb") as file:
             yield file
         return
+    final = pathlib.Path(os.path.realpath(path)) if path.is_symlink() else path
     with _told(path):
-        _remove_abandoned(path)
-        with _locked_file(path) as file:
+        _remove_abandoned(final)
+        with _locked_file(final) as file:
             try:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                os.replace(file.name, path)
+                os.replace(file.name, final)
             finally:
                 with contextlib.suppress(OSError):
                     os.unlink(file.name)
+
+
+def _is_stream(path: pathlib.Path) -> bool:
+    """Whether `path` is a device, a pipe, or leads to what this process has open (/dev/stdout), whatever that is."""
+    opened = path.is_symlink() and os.path.abspath(path).startswith(("/dev/", "/proc/"))
+    return opened or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 @contextlib.contextmanager

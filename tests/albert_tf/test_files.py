@@ -162,8 +162,15 @@ def test_links_and_pipes_keep_their_place(tmp_path):
     link, target, pipe = tmp_path / "link", tmp_path / "target", tmp_path / "pipe"
     target.write_text("old")
     link.symlink_to(target)
+    with pytest.raises(ZeroDivisionError), files.writing(link) as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert target.read_text() == "old"
     files.write_atomically(link, "new")
     assert link.is_symlink() and target.read_text() == "new"
+    with open(target, "r+") as opened:  # as /dev/stdout is, with ">>target"
+        files.write_atomically(f"/dev/fd/{opened.fileno()}", "more")
+        assert opened.read() == "more"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     files.write_atomically(pipe, "through")
