@@ -39,6 +39,12 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monke
         checkpoints.load_model(tmp_path)
 
 
+def test_a_name_that_would_switch_weight_decay_off_is_refused(tmp_path):
+    checkpoints.save_model(tmp_path, checkpoints.new_model(CONFIG, {}))
+    with pytest.raises(UserError, match="name is 'debiased': variables with 'bias' in their names are left out of"):
+        checkpoints.load_model(tmp_path, name="debiased")
+
+
 def test_a_kill_while_the_same_step_is_written_again_leaves_the_model_that_was_there(tmp_path, monkeypatch):
     """As when the seeds of a fine-tuning are run once more: their best model goes to the same folder each time."""
 
