@@ -317,6 +317,13 @@ def _masked_lm(config: AlbertConfig, options: dict[str, Any]) -> MaskedLMHead:
     )
 
 
+READ_POOLER = (
+    "sentence_order",
+    "classifier",
+    "regression",
+    "multiple_choice",
+)  # training the others leaves it as it is
+
 # Name in a model folder -> how to build it. Options beyond the configuration are the keyword arguments of the class.
 HEADS = {
     "masked_lm": _masked_lm,

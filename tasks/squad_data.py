@@ -39,7 +39,7 @@ def read_questions(path: str | os.PathLike, *, with_labels: bool = True) -> list
     """Every question of a file in the official layout, in order.
 
     The version comes from the content: `is_impossible`, or a question without answers among others with, means v2.0.
-    Files for prediction need neither `answers` nor `is_impossible`; without labels, they tell no more than the version.
+    Files for prediction need neither `answers` nor `is_impossible`; without labels, they are not looked at.
 
     Raises UserError naming file and place: layout, repeated ids, an answer that is not at its answer_start, questions
     of both versions.
@@ -48,7 +48,7 @@ def read_questions(path: str | os.PathLike, *, with_labels: bool = True) -> list
     questions = [(place, context, qa) for place, context, qa in _questions(articles, f"{path}: ")]
     if not questions:
         raise UserError(f"{path} has no questions: expected data[].paragraphs[].qas[]; check the file")
-    version = _version([qa for _, _, qa in questions], str(path))
+    version = _version([qa for _, _, qa in questions], str(path)) if with_labels else None
     seen: dict[str, str] = {}
     result = []
     for place, context, qa in questions:
@@ -56,7 +56,7 @@ def read_questions(path: str | os.PathLike, *, with_labels: bool = True) -> list
         if identity in seen:
             raise UserError(f"{place}id {identity!r} is also at {seen[identity]}; ids must be unique, rename one")
         seen[identity] = place.removeprefix(f"{path}: ").rstrip(": ")
-        known = with_labels and version is not None and "answers" in qa
+        known = version is not None and "answers" in qa
         answers = _answers(qa, context, f"{place}(id {identity!r}) ") if known else None
         result.append(Question(identity, _text(qa, "question", place), context, answers, version))
     return result

@@ -1,12 +1,16 @@
 """From a pretrained model folder to a model with a task's head, telling what came along and what is new."""
 
+import dataclasses
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from albert_tf import checkpoints
-from albert_tf.checkpoints import Model, ModelInfo
+from albert_tf.checkpoints import Model, ModelInfo, Restored
+from albert_tf.conversion.names import POOLER
 from albert_tf.errors import UserError
+from albert_tf.heads import READ_POOLER
 from tasks.task import Recipe, Task
 
 _PRETRAINING_HEADS = ("masked_lm", "sentence_order")
@@ -44,6 +48,8 @@ def start_model(
     `random_weights` takes only sizes and tokeniser. What happens to each part goes to standard error; `name` is what
     the source is called there.
 
+    The model's `restored.new` is what will never be trained.
+
     Raises UserError where the task's rows are longer than the model's positions.
     """
     if task.max_seq_length > source.config.max_position_embeddings:
@@ -59,6 +65,7 @@ def start_model(
     model = checkpoints.new_model(config, heads, source.tokenizer, info=started, dtype=dtype)
     if random_weights:
         print(f"NOTICE: every weight is new; from {name} come only sizes and tokeniser", file=sys.stderr)
+        model.restored = Restored(new=_never_trained(POOLER, task))
         return model
     dropped = [head for head in source.heads if not _keeps(head, info, task)]
     values = {
@@ -71,7 +78,13 @@ def start_model(
     text = f"; NEW, not restored: {', '.join(new)}" if new else ""
     print(f"{len(restored.filled)} variables from {name}{text}", file=sys.stderr)
     _tell_dropped([head for head in dropped if head not in _PRETRAINING_HEADS], info, task, name)
+    model.restored = dataclasses.replace(restored, new=_never_trained(new, task))
     return model
+
+
+def _never_trained(new: Sequence[str], task: Task) -> tuple[str, ...]:
+    """Variables without values that training on the task does not reach: a pooler that its head passes by."""
+    return () if task.head in READ_POOLER else tuple(name for name in new if name in POOLER)
 
 
 def _keeps(head: str, info: ModelInfo, task: Task) -> bool:

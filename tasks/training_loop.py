@@ -202,6 +202,7 @@ class TrainingLoop(tf_keras.callbacks.Callback):
                 "command": "finetune",
                 "step": line["step"],
                 "metrics": line["metrics"],
+                "new": list(self._model.restored.new),  # never trained: what a later load reports as such
                 "albert_tf": albert_tf.__version__,
                 "tensorflow": tf.__version__,
             }

@@ -14,6 +14,7 @@ import tf_keras
 import albert_tf
 from albert_tf import checkpoints, optimization
 from albert_tf.config import AlbertConfig
+from albert_tf.conversion.names import POOLER
 from albert_tf.errors import UserError
 from albert_tf.pretraining import dataset as datasets
 from albert_tf.pretraining.served_dataset import served_dataset
@@ -73,7 +74,7 @@ def _run(
             optimizer,
             global_step,
             keep=settings.keep_checkpoints,
-            made_by={"command": "pretrain", "albert_tf": albert_tf.__version__, "tensorflow": tf.__version__},
+            made_by=_made_by(settings, data),
             io_device="/job:localhost" if strategy.is_remote_tpu(settings.tpu_name) else None,
         )
     start = _restore(settings, model, saver, workers)
@@ -179,6 +180,13 @@ def _watchdog(settings: preflight.PretrainingSettings, workers: Workers) -> Watc
         )
 
     return Watchdog(settings.stall_timeout, explain, doing="building the model")
+
+
+def _made_by(settings: preflight.PretrainingSettings, data: preflight.PretrainingData) -> dict[str, Any]:
+    made_by = {"command": "pretrain", "albert_tf": albert_tf.__version__, "tensorflow": tf.__version__}
+    if data.source.info.objective == "none" and settings.init_checkpoint is None:
+        made_by["new"] = list(POOLER)  # never trained: what a later load reports as such
+    return made_by
 
 
 def _model(

@@ -219,7 +219,9 @@ def _read_native(folder: pathlib.Path, heads: tuple[str, ...] | None, *, step: p
             return _read_native(folder, heads)  # a run has put another model in its place meanwhile
     else:
         stored = _numbered_tensors(step, config, info)
-        info = dataclasses.replace(info, made_by={**info.made_by, "step": int(step.name.removeprefix("ckpt-"))})
+        made_by = {**info.made_by, "step": int(step.name.removeprefix("ckpt-"))}
+        made_by.pop("metrics", None)  # those of the step that the folder holds
+        info = dataclasses.replace(info, made_by=made_by)
     stored = {name: value for name, value in stored.items() if name not in untrained}
     parts = {"encoder", *taken}
     return Source(

@@ -9,6 +9,7 @@ import pytest
 
 from albert_tf import checkpoints
 from albert_tf.__main__ import main
+from albert_tf.conversion.names import POOLER
 from tasks.training_loop import TrainingLoop
 
 COLOURS = ("green", "white", "brown", "black")
@@ -135,6 +136,19 @@ def test_train_evaluate_predict(name, trained, tmp_path, capfd):
         flags = {"ensemble": f"{alone},{twin}", "input_file": test_file, "output_file": tmp_path / "pair.out"}
         assert command("predict", **flags) == 0
         assert (tmp_path / "pair.out").read_text() == (tmp_path / "test.out").read_text()
+
+
+def test_a_pooler_that_the_head_passes_by_is_not_called_trained(tiny_model, tmp_path):
+    """The source never trained it: neither does a head on every token, while one on the first token does."""
+    source = shutil.copytree(tiny_model, tmp_path / "source")
+    info = json.loads((source / "model.json").read_text())
+    (source / "model.json").write_text(json.dumps({**info, "made_by": {"new": list(POOLER)}}))
+    for name, new in (("tokens", POOLER), ("race", ())):
+        (tmp_path / name).mkdir()
+        data = RUNS[name][0](tmp_path / name)
+        flags = {"task_name": name, "num_train_steps": 1, "train_batch_size": 8, **RUNS[name][1]}
+        assert command("finetune", data_dir=data, model_dir=source, output_dir=tmp_path / f"{name}.run", **flags) == 0
+        assert checkpoints.load_model(tmp_path / f"{name}.run").restored.new == new
 
 
 @pytest.mark.parametrize("name", some_slow(["squad1.1", "squad2.0", "race", "tokens"], quick=("squad2.0",)))

@@ -68,8 +68,9 @@ def test_files_for_prediction_need_no_answers(tmp_path):
     assert [(q.label, q.version) for q in questions] == [(None, None)] * 2
     empty = changed(lambda qas: [qa.update(answers=[]) for qa in qas])
     assert [q.label for q in read_questions(written(tmp_path, empty))] == [None, None]
-    odd = changed(lambda qas: qas[1].update(answers=[{"text": "none", "answer_start": -1}]))
-    assert [q.label for q in read_questions(written(tmp_path, odd), with_labels=False)] == [None, None]
+    odd = changed(lambda qas: qas[1].update(answers=[{"text": "none", "answer_start": -1}], is_impossible=True))
+    unlabelled = read_questions(written(tmp_path, odd), with_labels=False)
+    assert [(q.label, q.version) for q in unlabelled] == [(None, None)] * 2
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from albert_tf import checkpoints
 from albert_tf.__main__ import main
+from albert_tf.conversion.names import POOLER
 from albert_tf.pretraining import dataset, record_source
 from albert_tf.pretraining.records import RecordsInfo
 from tpu import strategy
@@ -26,6 +27,14 @@ def evaluate(capsys):
         return code, *capsys.readouterr()
 
     return run
+
+
+def test_a_pooler_that_no_objective_trains_is_reported_as_new(pretrain, finished, make_records, tmp_path):
+    code, said = pretrain(make_records(objective="none"), tmp_path / "run", num_train_steps=1, num_warmup_steps=0)
+    assert code == 0, said
+    assert checkpoints.load_model(tmp_path / "run").restored.new == POOLER
+    assert checkpoints.load_model(tmp_path / "run/checkpoints/ckpt-1").restored.new == POOLER
+    assert checkpoints.load_model(finished[0]).restored.new == ()
 
 
 def numpy_metrics(model, features):
