@@ -150,7 +150,9 @@ def _restore(settings: preflight.PretrainingSettings, model: checkpoints.Model, 
     all workers.
     """
     if saver.restore() is None and workers.is_chief:  # a new run, or one stopped before it saved anything
-        _initialise(settings, model)
+        new = _initialise(settings, model)
+        if "sentence_order" not in model.heads:
+            saver.note_untrained([name for name in new if name in POOLER])
     workers.take_from_chief(saver.state)
     if (start := saver.step) > settings.num_train_steps:
         raise UserError(
@@ -205,14 +207,15 @@ def _model(
     return model
 
 
-def _initialise(settings: preflight.PretrainingSettings, model: checkpoints.Model) -> None:
-    """Takes the weights of --init_checkpoint, and says loudly what they do not cover."""
+def _initialise(settings: preflight.PretrainingSettings, model: checkpoints.Model) -> tuple[str, ...]:
+    """Takes the weights of --init_checkpoint, if any; says loudly, and returns, what they do not cover."""
     if settings.init_checkpoint is None:
-        return
+        return ()
     restored = checkpoints.initialise_from(model, settings.init_checkpoint, from_group0=settings.init_from_group0)
     print(f"{len(restored.filled)} variables from {settings.init_checkpoint}", file=sys.stderr)
     if restored.new:
         print(f"WARNING: NEW, not in {settings.init_checkpoint}: {', '.join(restored.new)}", file=sys.stderr)
+    return restored.new
 
 
 def _optimizer(settings: preflight.PretrainingSettings) -> tf_keras.optimizers.legacy.Optimizer:

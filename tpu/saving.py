@@ -36,7 +36,7 @@ class Saver:
         made_by: dict[str, Any],
         io_device: str | None = None,
     ) -> None:
-        self._folder, self._model, self._global_step, self._made_by = run_folder, model, global_step, made_by
+        self._folder, self._model, self._global_step, self._made_by = run_folder, model, global_step, dict(made_by)
         self._variables = list(model.named_variables().values())
         # Slots exist before a restore, so that a checkpoint without some of them is noticed.
         optimizer._create_all_weights(self._variables)
@@ -59,8 +59,14 @@ class Saver:
         if not restore_newest(self._checkpoint, self._manager, self._options):
             return None
         self._saved_step = self.step
+        self.note_untrained(self._model_folder_made_by().get("new", ()))
         self._save_model_folder()
         return self._saved_step
+
+    def note_untrained(self, names: Sequence[str]) -> None:
+        """Takes down variables that came without values and are not trained: model.json names them from then on."""
+        if names:
+            self._made_by["new"] = list(names)
 
     def save(self) -> None:
         """Saves the present step, once: the checkpoint first, then the model folder.
@@ -83,16 +89,16 @@ class Saver:
 
     def _save_model_folder(self) -> None:
         """Brings the model folder to the saved step; a killed run may have left it one checkpoint behind."""
-        if self._model_folder_step() == self._saved_step:
+        if self._model_folder_made_by().get("step") == self._saved_step:
             return
         info = dataclasses.replace(self._model.info, made_by={**self._made_by, "step": self._saved_step})
         checkpoints.save_model(self._folder, dataclasses.replace(self._model, info=info), step=self._saved_step)
 
-    def _model_folder_step(self) -> int | None:
+    def _model_folder_made_by(self) -> dict[str, Any]:
         try:
-            return checkpoints.read_info(self._folder)[0].made_by.get("step")
+            return checkpoints.read_info(self._folder)[0].made_by
         except UserError:  # none yet, or damaged: it is written anew
-            return None
+            return {}
 
     @property
     def step(self) -> int:

@@ -37,6 +37,20 @@ def test_a_pooler_that_no_objective_trains_is_reported_as_new(pretrain, finished
     assert checkpoints.load_model(finished[0]).restored.new == ()
 
 
+def test_a_pooler_that_no_run_has_trained_stays_new_in_the_run_after_it(pretrain, finished, make_records, tmp_path):
+    """As where most steps are at 128 tokens, and a second run goes on at 512."""
+    records, flags = make_records(objective="none"), {"num_train_steps": 1, "num_warmup_steps": 0}
+    assert pretrain(records, tmp_path / "first", **flags)[0] == 0
+    for name, start, expected in (("second", tmp_path / "first", POOLER), ("trained", finished[0], ())):
+        code, said = pretrain(records, tmp_path / name, init_checkpoint=start, **flags)
+        assert code == 0, said
+        assert checkpoints.load_model(tmp_path / name).restored.new == expected
+    more = {**flags, "num_train_steps": 2, "init_checkpoint": tmp_path / "first"}
+    assert pretrain(records, tmp_path / "second", **more)[0] == 0  # the same run goes on
+    model = checkpoints.load_model(tmp_path / "second")
+    assert model.restored.new == POOLER and model.info.made_by["step"] == 2
+
+
 def numpy_metrics(model, features):
     """The measurements of one batch, from logits, straight from their definitions."""
     inputs = {name: features[name] for name in ("input_ids", "input_mask", "segment_ids")}
