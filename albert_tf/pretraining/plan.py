@@ -7,6 +7,7 @@ corpus before its text is read again by many machines (beam.py), with the same c
 import collections
 import dataclasses
 import fractions
+import functools
 import hashlib
 import itertools
 import math
@@ -64,13 +65,17 @@ def plan_chunks(
     def side(part: SomePart) -> bool:
         return is_heldout(part.file_index if by_file else part.index, settings)
 
+    @functools.cache  # a long first document makes many chunks, which all ask for the same
+    def first_other(index: int, heldout: bool) -> list[SomePart]:
+        others = (part for part in again() if part.index != index and side(part) == heldout)
+        return list(itertools.islice(others, 1))
+
     def group(heldout: bool) -> Group[SomePart]:
         own, waiting[heldout], held[heldout] = waiting[heldout], [], 0
         partners: list[SomePart] = []
         if settings.objective == "nsp" and len({part.index for part in own}) == 1:
             partners = [part for part in recent[heldout] if part.index != own[0].index]
-            others = (part for part in again() if part.index != own[0].index and side(part) == heldout)
-            partners = partners or list(itertools.islice(others, 1))
+            partners = partners or first_other(own[0].index, heldout)
         return Group(next(numbers), heldout, own, partners)
 
     for part in parts:

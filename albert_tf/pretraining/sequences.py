@@ -96,7 +96,7 @@ def make_sequences(
     skipped_no_partner (NSP rows for which no other document was in reach).
     """
     documents = list(documents)
-    pool = [*documents, *partners]
+    pool = _Pool([*documents, *partners])
     for document in documents:
         if rule.objective == "none":
             yield from _single_segments(document, rule, rng, counts)
@@ -143,11 +143,10 @@ def _ordered_pairs(
 
 
 def _next_sentence_pairs(
-    document: TokenDocument, pool: list[TokenDocument], starts_word, rule: SequenceRule, *, rng, counts: Counter
+    document: TokenDocument, pool: "_Pool", starts_word, rule: SequenceRule, *, rng, counts: Counter
 ) -> Iterator[Sequence]:
     """B is what follows A, or, half the time, text from another document; then what followed A begins the next row."""
     position, end = document.bounds[0], document.bounds[-1]
-    others = [other for other in pool if other.index != document.index and len(other.bounds) > 1]  # some have no token
     while end - position >= 2:
         target = rule.draw_target(rng, counts)
         inner, stop = _take(document.bounds, position, target)
@@ -161,13 +160,33 @@ def _next_sentence_pairs(
         if rng.random() < 0.5:
             yield Sequence((position, split), (split, stop), IN_ORDER)
             position = inner[-1] if inner and cut else stop
-        elif others:
-            yield Sequence((position, split), _random_text(rng.choice(others), stop - split, rng), SWAPPED)
+        elif (other := pool.draw_other(document.index, rng)) is not None:
+            yield Sequence((position, split), _random_text(other, stop - split, rng), SWAPPED)
             position = split
         else:
             counts["skipped_no_partner"] += 1
             position = split
     counts["skipped_too_short"] += end - position
+
+
+class _Pool:
+    """The documents that random text may come from; the parts of one document are neighbours among them."""
+
+    def __init__(self, documents: Iterable[TokenDocument]):
+        self._documents = [document for document in documents if len(document.bounds) > 1]  # some have no token
+        self._places: dict[int, tuple[int, int]] = {}  # of a document's parts: first, and after the last
+        for place, document in enumerate(self._documents):
+            first, _ = self._places.get(document.index, (place, place))
+            self._places[document.index] = first, place + 1
+
+    def draw_other(self, index: int, rng: random.Random) -> TokenDocument | None:
+        """A document, or part of one, that is not of number `index`; None where there is none."""
+        first, end = self._places.get(index, (0, 0))
+        others = len(self._documents) - (end - first)
+        if not others:
+            return None
+        pick = rng.randrange(others)
+        return self._documents[pick if pick < first else pick + end - first]
 
 
 def _take(bounds: list[int], position: int, target: int) -> tuple[list[int], int]:

@@ -175,6 +175,23 @@ def test_other_objectives(prose, tokenizer, tmp_path, small_chunks, objective):
     assert abs(info.counts["swapped"] / info.num_records - (0.5 if objective == "nsp" else 0)) < 0.05
 
 
+def test_a_long_first_document_has_its_partner_looked_up_once(tmp_path, small_chunks):
+    """Else the text were read from its beginning for every chunk of it."""
+    (tmp_path / "a.txt").write_text("One long line. " * 60_000)
+    (tmp_path / "b.txt").write_text("Another text.")
+    corpus, times = Corpus(f"{tmp_path}/*", "paragraphs"), []
+
+    def again():
+        times.append(1)
+        return corpus.documents()
+
+    parts = list(corpus.documents())
+    groups = list(plan.plan_chunks(parts, CreationSettings(objective="nsp"), by_file=False, again=again))
+    assert [part.index for part in parts] == [0, 0, 1]
+    assert [[part.index for part in group.partners] for group in groups] == [[1], [1], [0]]
+    assert len(times) == 1
+
+
 def test_held_out_documents_are_apart(prose, tokenizer, tmp_path):
     both = create(prose, tokenizer, tmp_path / "out", heldout_fraction=0.25)
     units = len(list(prose.iterdir()))

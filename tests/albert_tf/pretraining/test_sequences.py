@@ -1,4 +1,5 @@
 import random
+import time
 from collections import Counter
 
 import numpy as np
@@ -177,3 +178,25 @@ def test_random_text_is_never_nothing():
     assert len(rows) > 5 and all(end > begin for row in rows for begin, end in (row.first, row.second))
     _, counts = cut([own, nothing], np.ones(120, bool), max_seq_length=16, objective="nsp", short_seq_prob=0)
     assert counts["skipped_no_partner"]
+
+
+def test_random_text_comes_from_all_other_documents():
+    numbers = [0, 1, 1, 1, 3, 3, 4]  # parts of one document are neighbours; document 2 has no token
+    documents = [TokenDocument([4 * place, 4 * place + 4], number) for place, number in enumerate(numbers)]
+    documents.insert(4, TokenDocument([16], 2))
+    drawn = {number: set() for number in numbers}
+    for seed in range(200):
+        rows, _ = cut(documents, np.ones(28, bool), seed, max_seq_length=16, objective="nsp", short_seq_prob=0)
+        for row in rows:
+            if row.label == SWAPPED:
+                drawn[numbers[row.first[0] // 4]].add(row.second[0] // 4)
+    for number, places in drawn.items():
+        assert places == {place for place, other in enumerate(numbers) if other != number}
+
+
+def test_many_short_documents_are_not_slow():
+    """A megabyte of lines with a blank line between them is 20,000 documents."""
+    documents = [TokenDocument([4 * i, 4 * i + 2, 4 * i + 4], i) for i in range(20_000)]
+    start = time.process_time()
+    rows, _ = cut(documents, np.ones(80_000, bool), max_seq_length=32, objective="nsp")
+    assert time.process_time() - start < 4 and len(rows) > 20_000
