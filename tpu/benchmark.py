@@ -94,7 +94,7 @@ def _measure(
     from tpu import measuring
 
     _tell("products of the model's sizes")
-    limit, peak = measuring.matrix_product_rate(case), _device_peak(given, device)
+    limit, peak = measuring.matrix_product_rate(case, where), _device_peak(given, device)
     before = measuring.resident_bytes() if device == "CPU" else 0
     trainer = measuring.make_trainer(case, where)
     figures: dict[str, Any] = {"matrix_product_flops_per_second": limit}

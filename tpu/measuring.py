@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import pathlib
 import statistics
 import time
 from collections.abc import Callable
@@ -108,21 +109,29 @@ def inference_step(case: Case, trainer: PretrainingTrainer) -> Callable[[], None
     return step
 
 
-def matrix_product_rate(case: Case, repeats: int = 5) -> float:
-    """Operations a second of one device in nothing but the products of a layer: the limit of anything built of them."""
+def matrix_product_rate(case: Case, strategy: tf.distribute.Strategy, repeats: int = 5) -> float:
+    """Operations a second of one device in nothing but the products of a layer: the limit of anything built of them.
+
+    Every device of the strategy computes them at the same time, as it does a step.
+    """
     width, inner = case.config.hidden_size, case.config.intermediate_size
     dtype = {"mixed_bfloat16": tf.bfloat16, "mixed_float16": tf.float16}.get(case.mixed_precision, tf.float32)
     shapes = [(width, 3 * width), (width, width), (width, inner), (inner, width)]
-    kernels = [tf.cast(tf.random.normal(shape), dtype) for shape in shapes]
-    inputs = {size: tf.cast(tf.random.normal([case.tokens, size]), dtype) for size in {width, inner}}
 
-    @tf.function
+    def operands() -> tuple[dict[int, tf.Tensor], list[tf.Tensor]]:
+        inputs = {size: tf.cast(tf.random.normal([case.tokens, size]), dtype) for size in {width, inner}}
+        return inputs, [tf.cast(tf.random.normal(shape), dtype) for shape in shapes]
+
     def products(inputs: dict[int, tf.Tensor], kernels: list[tf.Tensor]) -> list[tf.Tensor]:
         return [tf.matmul(inputs[kernel.shape[0]], kernel) for kernel in kernels]
 
+    made = tf.function(lambda: strategy.run(operands), autograph=False)()  # on each device, not sent there each time
+    everywhere = tf.function(lambda *given: strategy.run(products, args=given), autograph=False)
+
     def run() -> None:
-        for product in products(inputs, kernels):
-            product[0, 0].numpy()
+        for product in everywhere(*made):
+            for one in strategy.experimental_local_results(product):
+                one[0, 0].numpy()
 
     flops = sum(2 * case.tokens * rows * columns for rows, columns in shapes)
     return flops / statistics.median(seconds(run, repeats))
@@ -166,11 +175,23 @@ def available_bytes(device: str = "CPU") -> int | None:
         return None
     with open("/proc/meminfo") as lines:
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    room = control_group_bytes()
+    return free if room is None else min(free, room)
+
+
+def control_group_bytes(folder: str = "/sys/fs/cgroup") -> int | None:
+    """Memory that this process's control group may still take; None where there is none, or it has no limit ("max").
+
+    What files that were read take of it is free as well: the kernel gives it up when it is asked for.
+    """
     try:
-        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
-            return min(free, int(limit.read()) - int(used.read()))
-    except (OSError, ValueError):  # no control group, or no limit ("max")
-        return free
+        limit, used, counts = (
+            pathlib.Path(folder, name).read_text() for name in ("memory.max", "memory.current", "memory.stat")
+        )
+        known = dict(line.split() for line in counts.splitlines())
+        return int(limit) - int(used) + int(known["active_file"]) + int(known["inactive_file"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _status(key: str) -> int | None:

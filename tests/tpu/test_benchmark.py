@@ -4,6 +4,7 @@ import json
 import statistics
 
 import pytest
+import tensorflow as tf
 
 from albert_tf import costs
 from albert_tf.__main__ import main
@@ -93,8 +94,6 @@ def test_what_cannot_work_is_refused_in_one_line(flags, words, capsys):
 
 
 def test_peaks_are_found_by_the_driver_s_name(monkeypatch):
-    import tensorflow as tf
-
     given = type("Flags", (), {"peak_tflops": None, "mixed_precision": "mixed_bfloat16"})()
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["gpu"])
 
@@ -118,3 +117,35 @@ def test_recomputed_work_is_no_use_of_the_device(config_file):
     assert speed["seconds"] == statistics.median([1.0, 2.0, 4.0]) and speed["tokens_per_second"] == 2 * 32 / 2
     assert speed["model_flop_utilisation"] == pytest.approx(once / 2 / 1e9)
     assert speed["share_of_matrix_product_limit"] > 1.2 * speed["model_flop_utilisation"]
+
+
+def test_the_limit_is_measured_on_the_devices_that_train():
+    """By itself TensorFlow takes a GPU, where there is one, also for --distribution=cpu, and never a TPU."""
+    from tpu import measuring, strategy
+
+    devices, shapes = set(), []
+
+    class Seen(strategy.OneDevice):
+        def run(self, function, args=(), kwargs=None, options=None):
+            results = super().run(function, args, kwargs, options)
+            devices.update(one.op.device[-5:] for one in results if isinstance(one, tf.Tensor))
+            shapes.extend(one.shape.as_list() for one in results if isinstance(one, tf.Tensor))
+            return results
+
+    case = measuring.Case(config=preset("albert_tiny"), rows=2, length=16, predictions=2)
+    width, inner = case.config.hidden_size, case.config.intermediate_size
+    assert measuring.matrix_product_rate(case, Seen("/cpu:0"), repeats=1) > 0
+    assert devices == {"CPU:0"}
+    assert shapes == [[32, 3 * width], [32, width], [32, inner], [32, width]]
+
+
+def test_files_that_were_read_do_not_count_as_memory_in_use(tmp_path):
+    from tpu import measuring
+
+    assert measuring.control_group_bytes(str(tmp_path)) is None
+    (tmp_path / "memory.max").write_text("8000\n")
+    (tmp_path / "memory.current").write_text("7900\n")
+    (tmp_path / "memory.stat").write_text("anon 900\nfile 7000\nshmem 500\ninactive_file 6000\nactive_file 500\n")
+    assert measuring.control_group_bytes(str(tmp_path)) == 8000 - 7900 + 6500
+    (tmp_path / "memory.max").write_text("max\n")
+    assert measuring.control_group_bytes(str(tmp_path)) is None
