@@ -23,7 +23,8 @@ run_or_show() {
   fi
 }
 
-# pretrain FLAG...: 125,000 steps of 4,096 sequences of 512 tokens with LAMB, saved about every half hour or oftener.
+# pretrain FLAG...: 125,000 steps of 4,096 sequences of 512 tokens with LAMB. Give large models on few
+# devices a smaller --save_checkpoints_steps: 1,000 steps can be most of a day (docs/scale.md has step times).
 pretrain() {
   run_or_show "${ALBERT_TF:-albert_tf}" pretrain \
     --data_dir="$DATA_DIR" --output_dir="$OUTPUT_DIR" --preset="$PRESET" \
