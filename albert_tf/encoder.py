@@ -82,9 +82,11 @@ class AlbertEncoder(layers.AlbertLayer):
         input_ids = inputs["input_ids"]
         seed = self._dropout_seed(inputs) if training else None
         hidden = self.embeddings(input_ids, inputs.get("segment_ids"), inputs.get("position_ids"), seed=_fold(seed, 0))
+        positions = inputs.get("output_positions")
+        if positions is not None and "sequence_ids" in inputs:  # which the last layer picks from row by row
+            inputs["sequence_ids"] = tf.broadcast_to(inputs["sequence_ids"], tf.shape(input_ids))
         score_bias = self._score_bias(inputs)
         weights = self.read_weights()
-        positions = inputs.get("output_positions")
         queries = None if positions is None else tf.pad(positions, [[0, 0], [1, 0]])  # the first token in front
         outputs, probabilities = [], []
         for i, block in enumerate(self.layer_blocks):
@@ -209,7 +211,10 @@ def _checked(inputs: dict[str, tf.Tensor] | tf.Tensor, max_positions: int) -> di
     inputs = {name: _tensor(name, value) for name, value in inputs.items()}
     shape = inputs["input_ids"].shape
     if shape.rank is not None and shape.rank != 2:
-        raise ValueError(f"input_ids has rank {shape.rank}: expected [batch, sequence]; reshape it")
+        raise ValueError(
+            f"input_ids has rank {shape.rank}: expected [batch, sequence]; reshape it, or, where that "
+            "is a list of several inputs, give a dict of them by name"
+        )
     for name in _PER_TOKEN:
         if name in inputs and not _fits(inputs[name].shape, shape):
             raise ValueError(f"{name} has shape {inputs[name].shape}: expected that of input_ids, {shape}; reshape it")
@@ -223,6 +228,9 @@ def _checked(inputs: dict[str, tf.Tensor] | tf.Tensor, max_positions: int) -> di
 def _tensor(name: str, value: Any) -> tf.Tensor:
     if type(value).__module__.split(".")[0] == "keras":  # would be told to go into a Keras layer, which this is
         raise TypeError(f"{name} is a {type(value).__name__} of Keras 3: take tf_keras.Input (import tf_keras)")
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+        kind = type(value).__name__
+        raise TypeError(f"{name} is a {kind}: expected a dense tensor; pad the rows, and give input_mask, 0 there")
     tensor = tf.convert_to_tensor(value)
     if name == "input_mask" or tensor.dtype in (tf.int32, tf.int64):
         return tensor

@@ -189,6 +189,32 @@ def test_wrong_inputs_are_named():
         encoder({"input_ids": np.zeros([1, 3], np.int32), "attention_mask": np.ones([1, 3])})
     with pytest.raises(ValueError, match="rank 1"):
         encoder(np.zeros([3], np.int32))
+    with pytest.raises(ValueError, match="rank 3: .*a dict of them by name"):
+        encoder([ids, np.ones_like(ids), np.zeros_like(ids)])
+
+
+def test_ragged_and_sparse_inputs_are_refused_by_name():
+    encoder = AlbertEncoder(TINY)
+    ragged = tf.ragged.constant([[2, 7, 3], [2, 3]])
+    for given in (ragged, {"input_ids": ragged}, {"input_ids": tf_keras.Input([None], dtype=tf.int32, ragged=True)}):
+        with pytest.raises((TypeError, ValueError), match="input_ids is a RaggedTensor: expected a dense .*input_mask"):
+            encoder(given)
+    with pytest.raises((TypeError, ValueError), match="segment_ids is a SparseTensor"):
+        encoder({"input_ids": ragged.to_tensor(), "segment_ids": ragged.to_sparse()})
+
+
+def test_one_layout_of_sequences_serves_all_rows():
+    """Also where the last layer runs at some positions only."""
+    encoder = AlbertEncoder(TINY)
+    ids, positions = make_inputs(length=6)["input_ids"], np.array([[1, 5], [2, 3], [0, 4]], np.int32)
+    layout = np.array([[1, 1, 1, 2, 2, 2]], np.int32)
+    expected = encoder({"input_ids": ids, "sequence_ids": np.repeat(layout, 3, axis=0)})["sequence_output"].numpy()
+    halves = [encoder({"input_ids": ids[:, part], "position_ids": np.arange(6)[None, part]}) for part in np.s_[:3, 3:]]
+    np.testing.assert_allclose(np.concatenate([h["sequence_output"] for h in halves], 1), expected, atol=1e-5)
+    inputs = {"input_ids": ids, "sequence_ids": layout}
+    np.testing.assert_allclose(encoder(inputs)["sequence_output"], expected, atol=1e-6)
+    part = encoder({**inputs, "output_positions": positions})["sequence_output"]
+    np.testing.assert_allclose(part, np.take_along_axis(expected, positions[..., None], axis=1), atol=1e-6)
 
 
 def test_dropout_follows_the_seed_alone():
