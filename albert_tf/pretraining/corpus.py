@@ -209,7 +209,7 @@ def sentences(patterns: str | Sequence[str], input_format: str = "auto") -> Iter
 def find_files(patterns: str | Sequence[str]) -> list[str]:
     """Files behind comma-separated paths, folders and globs: each once, sorted within its pattern.
 
-    Hidden files in a folder (".name") are passed over, as a glob does.
+    Hidden files in a folder (".name") are passed over, as a glob does; linked folders within it, too, and told.
 
     Raises UserError for a pattern that matches no file, or names a device or a pipe: text is read more than once.
     """
@@ -218,8 +218,13 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     for pattern in filter(None, (os.path.expanduser(str(item).strip()) for item in listed)):
         if os.path.isdir(pattern):
             folder = pathlib.Path(pattern)
-            within = [path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path, folder)]
+            entries = [path for path in folder.rglob("*") if not _is_hidden(path, folder)]
+            within = [path for path in entries if path.is_file()]
+            linked = sorted(str(path) for path in entries if path.is_symlink() and path.is_dir())
             found = sorted(str(path) for path in within if path.name.endswith(TEXT_SUFFIXES))
+            if linked:  # they may lead in circles
+                names = ", ".join(linked[:3]) + (" ..." if len(linked) > 3 else "")
+                print(f"NOTICE: linked folders are not looked into, name them as well: {names}", file=sys.stderr)
             if not found:
                 raise UserError(
                     f"no text in the folder {pattern}: expected .txt, .gz or .tar.gz files; name others by a glob"
@@ -305,8 +310,10 @@ def _without_mark(block: bytes, source: str) -> bytes:
     for magic, kind in _FOREIGN.items():
         if block.startswith(magic):
             raise UserError(f"{source} is {kind}: expected UTF-8 text, .gz or .tar.gz; unpack it or leave it out")
-    if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(f"{source} is UTF-16 text: expected UTF-8; convert it, for example with iconv")
+    nulls = [block[start::2].count(0) for start in (0, 1)]
+    is_wide = abs(nulls[0] - nulls[1]) > max(3, 0.2 * len(block))  # UTF-16, UTF-32 of Latin letters without a mark
+    if is_wide or block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{source} is UTF-16 or UTF-32 text: expected UTF-8; convert it, for example with iconv")
     return block.removeprefix(codecs.BOM_UTF8)
 
 

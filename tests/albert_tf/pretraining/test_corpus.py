@@ -61,6 +61,7 @@ def test_mark_line_ends_and_nulls(tmp_path):
         ["One line goes on.", "Mac line.", "End."],
     ]
     assert corpus.null_characters == 1 and corpus.invalid_characters == 0
+    assert texts(write(tmp_path / "b.txt", b"A\x00\x00\x00b.\x00")) == ["A   b."]
 
 
 @pytest.mark.parametrize("block", [4, 5, 7, 64])
@@ -84,6 +85,9 @@ def test_invalid_bytes_are_replaced_and_counted(tmp_path):
     [
         ("Это по-русски.".encode("cp1251") * 20, "not UTF-8"),
         ("Text.".encode("utf-16"), "UTF-16"),
+        ("Text without a mark.\n".encode("utf-16-le"), "UTF-16"),  # else each letter would be a word
+        ("Text without a mark.\n".encode("utf-16-be"), "UTF-16"),
+        ("Text without a mark.\n".encode("utf-32-le"), "UTF-32"),
         (b"PK\x03\x04 zip", "zip archive"),
         (gzip.compress(b"Some text. " * 1000, mtime=0)[:-30], "truncated or corrupt"),
         (b"\x1f\x8b\x08broken", "truncated or corrupt"),
@@ -164,6 +168,17 @@ def test_hidden_files_of_a_folder_are_no_text(tmp_path, capsys):
         write(tmp_path / ".corpus" / name, "x")
     assert find_files(str(tmp_path / ".corpus")) == [str(tmp_path / ".corpus" / "a.txt")]
     assert not capsys.readouterr().err
+
+
+def test_linked_folders_that_are_left_out_are_told(tmp_path, capsys):
+    for name in ("elsewhere/a.txt", "corpus/b.txt"):
+        (tmp_path / name).parent.mkdir()
+        write(tmp_path / name, "x")
+    linked = tmp_path / "corpus" / "linked"
+    linked.symlink_to(tmp_path / "elsewhere")
+    assert find_files(str(tmp_path / "corpus")) == [str(tmp_path / "corpus" / "b.txt")]
+    assert capsys.readouterr().err == f"NOTICE: linked folders are not looked into, name them as well: {linked}\n"
+    assert find_files([linked, tmp_path / "corpus"]) == [str(linked / "a.txt"), str(tmp_path / "corpus" / "b.txt")]
 
 
 def test_auto_knows_the_formats(tmp_path):
