@@ -92,6 +92,8 @@ def _sequence(model: "Model", text: str, where: str) -> tuple[list[int], list[in
     parts = text.split(SEPARATOR)
     if len(parts) > 2:
         raise UserError(f"{where} has {len(parts)} segments parted by {SEPARATOR.strip()}: expected one or two")
+    if len(parts) > model.config.type_vocab_size:
+        raise UserError(f"{where} has two segments, the model knows one (type_vocab_size): drop {SEPARATOR.strip()}")
     ids, segments = [tokenizer.cls_id], [0]
     for number, part in enumerate(parts):
         tokens = [*tokenizer.encode(part, special_tokens=True), tokenizer.sep_id]

@@ -88,6 +88,14 @@ def test_two_segments(model):
     assert filled.text.startswith("a class ||| it is")
 
 
+def test_two_segments_for_a_model_of_one(run, model, tmp_path):
+    one = checkpoints.new_model(CONFIG.replace(type_vocab_size=1), {"masked_lm": {}}, model.tokenizer)
+    checkpoints.save_model(tmp_path / "one", one)
+    code, output, said = run(f"--model_dir={tmp_path / 'one'}", "--text=a class ||| it is [MASK]")
+    assert code == 2 and output == "" and "--text has two segments, the model knows one" in said.splitlines()[-1]
+    assert fill_mask(one, "it is [MASK]").candidates
+
+
 def test_table_and_json(run, folder, model, tmp_path):
     (tmp_path / "texts").write_text("The [MASK].\n\nA [MASK] or [MASK].\n")
     code, output, _ = run(f"--model_dir={folder}", f"--input_file={tmp_path / 'texts'}", "--top_k=2", "--output=json")
