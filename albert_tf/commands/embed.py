@@ -1,7 +1,9 @@
 """albert_tf embed: one vector for each line of text."""
 
 import dataclasses
+import itertools
 import json
+import os
 import pathlib
 import sys
 import time
@@ -55,8 +57,8 @@ def run(flag_values: flags.FlagValues) -> None:
     files.check_output_file(output, flag_values.input_file)
     if output.suffix not in _FORMATS:
         raise UserError(f"--output_file={output}: expected a name that ends in {' or '.join(_FORMATS)}")
-    lines = list(read_lines(flag_values.input_file))
-    if not lines:
+    count, lines = _counted(flag_values.input_file)
+    if not count:
         raise UserError(f"--input_file {flag_values.input_file} is empty: expected one text a line")
     from albert_tf import checkpoints, tokenization
 
@@ -66,21 +68,33 @@ def run(flag_values: flags.FlagValues) -> None:
     started, counts = time.perf_counter(), _Counts()
     with files.writing(output) as file:
         if output.suffix == ".npy":
-            shape = (len(lines), model.config.hidden_size)
+            shape = (count, model.config.hidden_size)
             np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
-        for begin in range(0, len(lines), _WINDOW):
-            window = _tokens(model.tokenizer, lines[begin : begin + _WINDOW], length, counts)
+        done = 0
+        while texts := list(itertools.islice(lines, min(_WINDOW, count - done))):
+            window = _tokens(model.tokenizer, texts, length, counts)
             vectors = np.zeros((len(window), model.config.hidden_size), "<f4")
             for rows, ids, mask in batches(window, flag_values.batch_tokens, length, model.tokenizer.pad_id):
                 vectors[rows] = encode(ids, mask)
             _check_finite(vectors)
             file.write(vectors.tobytes() if output.suffix == ".npy" else _json_lines(vectors))
-            print(f"{min(begin + _WINDOW, len(lines))} of {len(lines)} lines", file=sys.stderr)
+            done += len(texts)
+            print(f"{done} of {count} lines", file=sys.stderr)
+        if done < count:
+            raise UserError(f"{flag_values.input_file} had {count} lines and now has {done}: it changed; run again")
     tokenization.warn_of_unknown(counts.unknown / max(counts.tokens, 1), model.tokenizer, flag_values.input_file)
     if counts.cut:
         print(f"notice: {counts.cut} lines were cut to {length} tokens", file=sys.stderr)
     seconds = time.perf_counter() - started
-    print(f"{len(lines)} vectors of {model.config.hidden_size} numbers in {output}; {seconds:.1f} s")
+    print(f"{count} vectors of {model.config.hidden_size} numbers in {output}; {seconds:.1f} s")
+
+
+def _counted(path: str) -> tuple[int, Iterator[str]]:
+    """The number of lines, and the lines: read a second time, or held where a pipe gives them only once."""
+    if not os.path.isfile(path):
+        lines = list(read_lines(path))
+        return len(lines), iter(lines)
+    return sum(1 for _ in read_lines(path)), read_lines(path)
 
 
 def batches(

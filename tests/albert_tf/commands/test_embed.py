@@ -1,6 +1,9 @@
 """`albert_tf embed`: n lines in, n vectors out, each the one that the line has by itself."""
 
 import json
+import os
+import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ import tf_keras
 
 from albert_tf import checkpoints
 from albert_tf.__main__ import main
-from albert_tf.commands import embed
+from albert_tf.commands import embed, lines
 from albert_tf.config import AlbertConfig
 from albert_tf.tokenization import load_tokenizer
 
@@ -84,6 +87,36 @@ def test_windows_are_written_one_after_the_other(embedded, model_dir, tmp_path, 
     if name == "out.npy":
         np.save(tmp_path / "whole.npy", found)
         assert (tmp_path / name).read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
+def test_lines_are_not_held_in_memory(embedded, model_dir, tmp_path, monkeypatch, capsys):
+    """But those of a pipe, which come only once; a file that changes meanwhile is told."""
+    monkeypatch.setattr(embed, "_WINDOW", 3)
+    alive, most = weakref.WeakSet(), []
+
+    class Line(str):
+        pass
+
+    def read_lines(path):
+        for text in lines.read_lines(path):
+            line = Line(text)
+            alive.add(line)
+            most.append(len(alive))
+            yield line
+
+    monkeypatch.setattr(embed, "read_lines", read_lines)
+    found = embedded("\n".join(LINES * 5))
+    assert max(most) <= 8 and len(found) == 5 * len(LINES)
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("\n".join(LINES * 5)))
+    writer.start()
+    np.testing.assert_array_equal(embedded("", f"--input_file={tmp_path / 'pipe'}"), found)
+    writer.join()
+    monkeypatch.setattr(embed, "_counted", lambda path: (9, lines.read_lines(path)))
+    files = [f"--input_file={tmp_path / 'in.txt'}", f"--output_file={tmp_path / 'less.npy'}"]
+    (tmp_path / "in.txt").write_text("one\n" * 8)
+    assert main(["albert_tf", "embed", f"--model_dir={model_dir}", *files]) == 2
+    assert "in.txt had 9 lines and now has 8" in capsys.readouterr().err and not (tmp_path / "less.npy").exists()
 
 
 @pytest.mark.parametrize(
