@@ -78,6 +78,20 @@ class PretrainingData:
     evaluation: record_source.RecordSource
     evaluation_name: str
 
+    @property
+    def fingerprint(self) -> str:
+        """Tells the records to train on from all others, wherever they lie."""
+        return _fingerprint(self.source)
+
+    @property
+    def evaluation_fingerprint(self) -> str:
+        """The same of the records to evaluate on."""
+        return _fingerprint(self.evaluation)
+
+
+def _fingerprint(source: record_source.RecordSource) -> str:
+    return files.fingerprint(dataclasses.asdict(source.info))[:12]
+
 
 def check_places(tpu_name: str | None, **places: str | None) -> None:
     """Refuses paths that a remote TPU cannot read, before it is asked for: its own machines read the records."""
@@ -230,4 +244,4 @@ def identity(settings: PretrainingSettings, config: AlbertConfig, data: Pretrain
     }
     info = data.source.info
     values["max_predictions_per_seq"] = settings.max_predictions_per_seq or info.max_predictions_per_seq
-    return {**values, "model": config.to_dict(), "records": files.fingerprint(dataclasses.asdict(info))[:12]}
+    return {**values, "model": config.to_dict(), "records": data.fingerprint}

@@ -100,6 +100,7 @@ def _run(
             trainer=trainer,
             evaluator=evaluator,
             evaluation_name=data.evaluation_name,
+            evaluation_records=data.evaluation_fingerprint,
             saver=saver,
             progress=progress,
             workers=workers,

@@ -40,9 +40,9 @@ class Progress:
             return 1
         return max(1, int(self._steps_per_second * _SECONDS_BETWEEN_LINES))
 
-    def evaluated(self, step: int, name: str) -> dict[str, Any] | None:
-        """What an earlier start of the run took down of an evaluation at this step, on the data called `name`."""
-        return self._lines.find(kind="evaluation", step=step, data=name)
+    def evaluated(self, step: int, records: str) -> dict[str, Any] | None:
+        """What an earlier start of the run took down of an evaluation at this step, on records of that fingerprint."""
+        return self._lines.find(kind="evaluation", step=step, records=records)
 
     def restart_clock(self, step: int) -> None:
         """Leaves out what happened since the last line (an evaluation, a save) from the speed."""
@@ -80,10 +80,10 @@ class Progress:
             )
         self._loss = loss
 
-    def evaluation(self, step: int, metrics: dict[str, float], name: str) -> None:
-        """Reports an evaluation on the data called `name`."""
+    def evaluation(self, step: int, metrics: dict[str, float], name: str, records: str) -> None:
+        """Reports an evaluation on the data called `name`; records: their fingerprint."""
         print(f"step {step}: evaluation on {name}: " + " | ".join(_shown(metrics)), file=sys.stderr, flush=True)
-        self._write("evaluation", step, metrics, data=name)
+        self._write("evaluation", step, metrics, data=name, records=records)
         self.restart_clock(step)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Silence:
     def steps_until_next_line(self) -> int:
         return 1
 
-    def evaluated(self, step: int, name: str) -> None:
+    def evaluated(self, step: int, records: str) -> None:
         return None
 
     def restart_clock(self, step: int) -> None:
@@ -116,7 +116,7 @@ class Silence:
     def training(self, step: int, metrics: dict[str, float], seconds_waiting: float | None) -> None:
         pass
 
-    def evaluation(self, step: int, metrics: dict[str, float], name: str) -> None:
+    def evaluation(self, step: int, metrics: dict[str, float], name: str, records: str) -> None:
         pass
 
     def close(self) -> None:

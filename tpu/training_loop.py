@@ -34,6 +34,7 @@ class TrainingLoop:
     trainer: PretrainingTrainer
     evaluator: PretrainingEvaluator
     evaluation_name: str  # of its data
+    evaluation_records: str  # their fingerprint
     saver: Saver
     progress: Progress | Silence
     workers: Workers
@@ -84,14 +85,14 @@ class TrainingLoop:
             self._stop(step, number)
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        known = self.progress.evaluated(step, self.evaluation_name)
+        known = self.progress.evaluated(step, self.evaluation_records)
         if self.workers.exchange(known is not None)[0, 0]:  # the chief knows for all
             return known or {}
         self.watchdog.note(EVALUATING)
         metrics = self.evaluator.evaluate(self._stop_wanted)
         if number := self._stop_wanted():
             self._stop(step, number)
-        self.progress.evaluation(step, metrics, self.evaluation_name)
+        self.progress.evaluation(step, metrics, self.evaluation_name, self.evaluation_records)
         self.watchdog.note(TRAINING)
         return metrics
 

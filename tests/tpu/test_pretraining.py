@@ -108,6 +108,22 @@ def test_the_same_command_again_changes_nothing_and_more_steps_go_on(pretrain, c
     )
 
 
+def test_other_records_to_evaluate_on_are_evaluated_though_they_are_as_many(pretrain, copy, records, tmp_path):
+    """Seen: the old evaluation passed for theirs, as their number is the same."""
+    other = shutil.copytree(records / "heldout", tmp_path / "other")
+    described = json.loads((other / "records.json").read_text())
+    (other / "records.json").write_text(json.dumps({**described, "masked_lm_prob": 0.05}))
+    code, said = pretrain(records, copy, eval_data_dir=other)
+    assert code == 0 and "step 6: evaluation on" in said, said
+    old, new = [
+        line for line in read_metrics(copy / "metrics.jsonl") if (line["kind"], line["step"]) == ("evaluation", 6)
+    ]
+    assert old["data"] == new["data"] and new["masked_lm_predictions"] < 0.7 * old["masked_lm_predictions"]
+    before = (copy / "metrics.jsonl").read_text()
+    assert pretrain(records, copy, eval_data_dir=other)[0] == 0
+    assert (copy / "metrics.jsonl").read_text() == before
+
+
 def test_a_run_in_float16_goes_on_with_its_loss_scale(pretrain, records, tmp_path):
     """The run is set back by two steps, and comes to the same weights, slots and scale."""
     flags = {"mixed_precision": "mixed_float16", "num_train_steps": 4}
