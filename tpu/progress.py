@@ -40,9 +40,9 @@ class Progress:
             return 1
         return max(1, int(self._steps_per_second * _SECONDS_BETWEEN_LINES))
 
-    def evaluated(self, step: int, records: str) -> dict[str, Any] | None:
-        """What an earlier start of the run took down of an evaluation at this step, on records of that fingerprint."""
-        return self._lines.find(kind="evaluation", step=step, records=records)
+    def evaluated(self, step: int, name: str, records: str) -> dict[str, Any] | None:
+        """What an earlier start of the run took down of an evaluation at this step, on the same data (`evaluation`)."""
+        return self._lines.find(kind="evaluation", step=step, data=name, records=records)
 
     def restart_clock(self, step: int) -> None:
         """Leaves out what happened since the last line (an evaluation, a save) from the speed."""
@@ -107,7 +107,7 @@ class Silence:
     def steps_until_next_line(self) -> int:
         return 1
 
-    def evaluated(self, step: int, records: str) -> None:
+    def evaluated(self, step: int, name: str, records: str) -> None:
         return None
 
     def restart_clock(self, step: int) -> None:

@@ -85,7 +85,7 @@ class TrainingLoop:
             self._stop(step, number)
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        known = self.progress.evaluated(step, self.evaluation_records)
+        known = self.progress.evaluated(step, self.evaluation_name, self.evaluation_records)
         if self.workers.exchange(known is not None)[0, 0]:  # the chief knows for all
             return known or {}
         self.watchdog.note(EVALUATING)
