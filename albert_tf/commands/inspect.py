@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from albert_tf.pretraining.records import RecordsInfo
 
 _CHECKPOINTS = "checkpoints"  # of a run folder
+_OF_MODELS = ("head", "hidden_act", "albert_config_file")  # flags that say how to read a model
 
 
 def define_flags(flag_values: flags.FlagValues) -> None:
@@ -34,6 +35,8 @@ def run(flag_values: flags.FlagValues) -> None:
 
     path = pathlib.Path(flag_values.model_dir)
     if (path / records.DESCRIPTION).is_file():
+        if given := [name for name in _OF_MODELS if getattr(flag_values, name) is not None]:
+            raise UserError(f"--{given[0]} is for models, and {path} is a records folder: leave it out")
         _inspect_records(path, flag_values.verify)
         return
     if (path / _CHECKPOINTS).is_dir() or (path / "run.json").is_file():

@@ -94,6 +94,13 @@ def test_records_folder(records_folder, capsys):
     assert lines["verified"] == "checksums of 5 records"
 
 
+@pytest.mark.parametrize("flag", ["head=span", "hidden_act=gelu", "albert_config_file=albert_config.json"])
+def test_flags_of_models_are_refused_for_records(records_folder, capsys, flag):
+    assert main(["albert_tf", "inspect", f"--model_dir={records_folder}", f"--{flag}"]) == 2
+    printed = capsys.readouterr()
+    assert not printed.out and f"--{flag.split('=')[0]} is for models" in printed.err
+
+
 def test_flipped_bit_in_records_is_found_by_verify(records_folder, capsys):
     shard = records_folder / records.shard_name(0, 1)
     data = bytearray(shard.read_bytes())
