@@ -6,7 +6,9 @@ a few per cent of them. The counts follow the code: the last layer runs only at 
 Axes: B rows, S sequence, P predictions, H hidden, E embedding, V vocabulary.
 """
 
+import contextlib
 import os
+import pathlib
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -63,12 +65,14 @@ def check_weights_fit(config: AlbertConfig) -> None:
         )
 
 
-def machine_memory() -> int | None:
-    """Bytes of memory that this machine has; None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not on every system
-        return None
+def machine_memory(control_group: str | os.PathLike = "/sys/fs/cgroup") -> int | None:
+    """Bytes of memory that this machine has, or this container may take of it; None where the system does not tell."""
+    known = []
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # not on every system
+        known.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with contextlib.suppress(OSError, ValueError):  # no control group, or "max"
+        known.append(int(pathlib.Path(control_group, "memory.max").read_text()))
+    return min(known, default=None)
 
 
 def layer_parameters(config: AlbertConfig) -> int:

@@ -1,5 +1,7 @@
 """The cost model against built graphs: every product counted by its static shapes, forward and backward."""
 
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -153,6 +155,14 @@ def test_step_time_of_a_ring():
     assert costs.step_time(**given, devices=1) == (3.0, 0.0, 0.5)
     assert costs.step_time(**given, devices=4) == (3.0, 6.0, 0.5)  # each gradient leaves a device 2 x 3/4 times
     assert costs.step_time(**given, devices=4).total == 9.5
+
+
+def test_memory_is_that_of_the_container_where_it_is_less(tmp_path):
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit, expected in (("max", whole), (str(3 << 20), 3 << 20), (str(2 * whole), whole)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        assert costs.machine_memory(tmp_path) == expected
+    assert costs.machine_memory(tmp_path / "none") == whole
 
 
 def test_weights_beyond_the_memory_are_refused(monkeypatch):
