@@ -57,6 +57,7 @@ class AlbertEncoder(layers.AlbertLayer):
         inputs: dict[str, tf.Tensor] | tf.Tensor,
         training: bool | None = None,
         return_attention_probs: bool = False,
+        return_word_embeddings: bool = False,
     ) -> dict[str, Any]:
         """Encodes token ids.
 
@@ -73,20 +74,20 @@ class AlbertEncoder(layers.AlbertLayer):
             dropout_seed: int32 [2], optional: makes dropout a pure function of it; drawn at random where left out.
           training: whether dropout is on.
           return_attention_probs: adds `attention_probs`.
+          return_word_embeddings: adds `word_embeddings` float32 [V, E], by which Keras can save and clone a functional
+            model with the masked LM head: it cannot where the head is given the variable.
 
         Returns:
           sequence_output [B, S, H], pooled_output [B, H], encoder_outputs (a list, one [B, S, H] per layer and inner
           group) in the compute dtype, and, where asked for, attention_probs (a list of float32 [B, A, S, S]).
         """
         inputs = _checked(inputs, self.config.max_position_embeddings)
-        input_ids = inputs["input_ids"]
         seed = self._dropout_seed(inputs) if training else None
-        hidden = self.embeddings(input_ids, inputs.get("segment_ids"), inputs.get("position_ids"), seed=_fold(seed, 0))
-        positions = inputs.get("output_positions")
-        if positions is not None and "sequence_ids" in inputs:  # which the last layer picks from row by row
-            inputs["sequence_ids"] = tf.broadcast_to(inputs["sequence_ids"], tf.shape(input_ids))
+        tokens = [inputs.get(name) for name in ("input_ids", "segment_ids", "position_ids")]
+        hidden = self.embeddings(*tokens, seed=_fold(seed, 0))
         score_bias = self._score_bias(inputs)
         weights = self.read_weights()
+        positions = inputs.get("output_positions")
         queries = None if positions is None else tf.pad(positions, [[0, 0], [1, 0]])  # the first token in front
         outputs, probabilities = [], []
         for i, block in enumerate(self.layer_blocks):
@@ -107,6 +108,8 @@ class AlbertEncoder(layers.AlbertLayer):
         if positions is not None:
             outputs[-1] = hidden[:, 1:]
         result = {"sequence_output": outputs[-1], "pooled_output": pooled, "encoder_outputs": outputs}
+        if return_word_embeddings:
+            result["word_embeddings"] = tf.convert_to_tensor(self.embeddings.word_embeddings)
         return {**result, "attention_probs": probabilities} if return_attention_probs else result
 
     def _score_bias(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -117,6 +120,8 @@ class AlbertEncoder(layers.AlbertLayer):
             bias = (1.0 - tf.cast(mask, tf.float32)) * blocks.MASKED_SCORE
             bias = tf.expand_dims(tf.expand_dims(bias, 1), 1)  # TensorFlow Lite has no slice that adds an axis
         if sequences is not None:
+            if "output_positions" in inputs:  # the last layer then picks from the result row by row
+                sequences = tf.broadcast_to(sequences, tf.shape(inputs["input_ids"]))
             others = sequences[:, None, :, None] != sequences[:, None, None, :]
             bias = tf.maximum(bias + tf.cast(others, tf.float32) * blocks.MASKED_SCORE, blocks.MASKED_SCORE)
         return bias

@@ -45,8 +45,11 @@ class MaskedLMHead(layers.AlbertLayer):
         self.output_bias = self.add_vector("output_bias", self.vocab_size)
         self.built = True
 
-    def call(self, hidden: tf.Tensor, word_embeddings: tf.Variable) -> tf.Tensor:
-        """Hidden states [B, P, H] at the predicted positions, table [V, E] -> logits float32 [B, P, V]."""
+    def call(self, hidden: tf.Tensor, word_embeddings: tf.Variable | tf.Tensor) -> tf.Tensor:
+        """Hidden states [B, P, H] at the predicted positions, table [V, E] -> logits float32 [B, P, V].
+
+        In a functional model the table comes from the encoder's return_word_embeddings, else Keras cannot save it.
+        """
         x = self.layer_norm(activations.BY_NAME[self.hidden_act](self.dense(hidden)))
         flat = tf.reshape(x, [-1, self.embedding_size])
         logits = tf.matmul(flat, self.compute(tf.convert_to_tensor(word_embeddings)), transpose_b=True)

@@ -270,6 +270,36 @@ def test_functional_model_fits_saves_loads_and_clones(tmp_path):
     np.testing.assert_allclose(clone.predict(batch, verbose=0), expected, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_a_functional_masked_language_model_is_saved_and_cloned_with_its_tie(tmp_path):
+    made = checkpoints.new_model(TINY, {"masked_lm": {}})
+    inputs = {name: tf_keras.Input([None], dtype=tf.int32, name=name) for name in NAMES}
+    outputs = made.encoder(inputs, return_word_embeddings=True)
+    assert "word_embeddings" not in made.encoder(inputs)
+    model = tf_keras.Model(inputs, made.heads["masked_lm"](outputs["sequence_output"], outputs["word_embeddings"]))
+    batch, labels = make_inputs(), make_inputs(seed=1)["input_ids"]
+    before = model.predict(batch, verbose=0)
+    hidden = made.encoder(batch)["sequence_output"]
+    direct = made.heads["masked_lm"](hidden, made.encoder.embeddings.word_embeddings)
+    np.testing.assert_allclose(before, direct, atol=1e-5)
+    copies = [tf_keras.models.clone_model(model)]
+    copies[0].set_weights(model.get_weights())
+    for name in ("model.keras", "model.h5", "model"):
+        model.save(tmp_path / name)
+        copies.append(tf_keras.models.load_model(tmp_path / name))
+
+    def trained(model):
+        model.compile(tf_keras.optimizers.SGD(0.1), tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(batch, labels, verbose=0)
+        return model.predict(batch, verbose=0)
+
+    after = trained(model)
+    assert np.abs(after - before).max() > 1e-3
+    for copy in copies:
+        np.testing.assert_allclose(copy.predict(batch, verbose=0), before, atol=1e-5)
+        np.testing.assert_allclose(trained(copy), after, atol=1e-4)  # the table moved by both its gradients
+
+
 def test_two_loaded_models_stand_in_one_functional_model(tmp_path):
     for seed, folder in enumerate(("query", "passage")):
         tf_keras.utils.set_random_seed(seed)
