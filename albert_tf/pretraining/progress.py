@@ -25,8 +25,9 @@ class Progress:
         seconds = max(now - self._start, 1e-9)
         corpus = self._corpus
         share = min(1.0, corpus.bytes_read / corpus.num_bytes) if corpus.num_bytes else 1.0
-        line = f"{corpus.num_chars / 1e6:.1f} MB of text ({share:.0%}), {records} records, "
-        line += f"{corpus.num_chars / 1e6 / seconds:.2f} MB/s, {_duration(seconds)}"
+        millions = corpus.num_chars / 1e6  # not megabytes: a Chinese character has three bytes
+        line = f"{millions:.1f} million characters ({share:.0%}), {records} records, "
+        line += f"{millions / seconds:.2f} million/s, {_duration(seconds)}"
         if not final and share:
             line += f", {_duration(seconds / share - seconds)} left"
         print(line, file=self._log, flush=True)
