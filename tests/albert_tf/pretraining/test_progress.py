@@ -16,11 +16,8 @@ def test_share_rate_and_time_left(monkeypatch):
         now[0], corpus.bytes_read, corpus.num_chars = 100.0 + seconds, read, read
         shown.show(read // 1000)
     shown.show(3000, final=True)
-    assert (
-        log.getvalue().splitlines()
-        == [
-            "1.0 million characters (25%), 1000 records, 0.33 million/s, 3s, 9s left",  # none before two seconds, then one in ten
-            "3.0 million characters (75%), 3000 records, 0.21 million/s, 14s, 5s left",
-            "3.0 million characters (75%), 3000 records, 0.21 million/s, 14s",
-        ]
-    )
+    assert log.getvalue().splitlines() == [  # none before two seconds, then one in ten
+        "1.0 million characters (25%), 1000 records, 0.33 million/s, 3s, 9s left",
+        "3.0 million characters (75%), 3000 records, 0.21 million/s, 14s, 5s left",
+        "3.0 million characters (75%), 3000 records, 0.21 million/s, 14s",
+    ]
