@@ -82,7 +82,7 @@ class AlbertEncoder(layers.AlbertLayer):
           group) in the compute dtype, and, where asked for, attention_probs (a list of float32 [B, A, S, S]).
         """
         inputs = _checked(inputs, self.config.max_position_embeddings)
-        seed = self._dropout_seed(inputs) if training else None
+        seed = self._dropout_seed(inputs, training)
         tokens = [inputs.get(name) for name in ("input_ids", "segment_ids", "position_ids")]
         hidden = self.embeddings(*tokens, seed=_fold(seed, 0))
         score_bias = self._score_bias(inputs)
@@ -135,8 +135,13 @@ class AlbertEncoder(layers.AlbertLayer):
             for block in self.blocks
         ]
 
-    def _dropout_seed(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor | None:
-        if not (self.config.hidden_dropout_prob or self.config.attention_probs_dropout_prob):
+    def _dropout_seed(self, inputs: dict[str, tf.Tensor], training: Any) -> tf.Tensor | None:
+        if tf.is_tensor(training) and (training.shape.rank != 0 or not tf.executing_eagerly()):
+            raise TypeError(
+                "training is a tensor: expected True or False, which make different graphs; a mask goes into a dict, "
+                "{'input_ids': ..., 'input_mask': ...}"
+            )
+        if not training or not (self.config.hidden_dropout_prob or self.config.attention_probs_dropout_prob):
             return None
         if "dropout_seed" in inputs:
             return inputs["dropout_seed"]

@@ -191,6 +191,10 @@ def test_wrong_inputs_are_named():
         encoder(np.zeros([3], np.int32))
     with pytest.raises(ValueError, match="rank 3: .*a dict of them by name"):
         encoder([ids, np.ones_like(ids), np.zeros_like(ids)])
+    with pytest.raises((TypeError, ValueError), match="training is a tensor: .*'input_mask'"):
+        encoder(ids, tf.ones_like(ids))
+    with pytest.raises((TypeError, ValueError), match="training is a tensor: expected True or False"):
+        tf.function(lambda training: encoder(ids, training=training))(tf.constant(True))
 
 
 def test_ragged_and_sparse_inputs_are_refused_by_name():
