@@ -320,12 +320,8 @@ def _masked_lm(config: AlbertConfig, options: dict[str, Any]) -> MaskedLMHead:
     )
 
 
-READ_POOLER = (
-    "sentence_order",
-    "classifier",
-    "regression",
-    "multiple_choice",
-)  # training the others leaves it as it is
+# Training any other head leaves the pooler as it is.
+READ_POOLER = ("sentence_order", "classifier", "regression", "multiple_choice")
 
 # Name in a model folder -> how to build it. Options beyond the configuration are the keyword arguments of the class.
 HEADS = {
