@@ -15,6 +15,9 @@ from albert_tf.pretraining.sentences import split_text
 from albert_tf.pretraining.sequences import Sequence, SequenceRule, TokenDocument, make_sequences
 from albert_tf.tokenization import Tokenizer
 
+# Masked at once, padding included: a whole chunk, unless its documents are so short that rows are mostly padding.
+_STATIC_POSITIONS = 1 << 21
+
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
@@ -86,7 +89,10 @@ def chunk_worker(tokenizer: Tokenizer, rule: RecordRule) -> Callable[[Chunk], Ch
             )
             _count_rows(sequences, counts)
             if rule.static:
-                payloads += _static_payloads(sequences, tokens, tokenizer, rule, vocabulary=vocabulary, rng=arrays_rng)
+                step = max(1, _STATIC_POSITIONS // rule.sequences.max_seq_length)
+                for begin in range(0, len(sequences), step):
+                    rows = sequences[begin : begin + step]
+                    payloads += _static_payloads(rows, tokens, tokenizer, rule, vocabulary=vocabulary, rng=arrays_rng)
             else:
                 payloads += _dynamic_payloads(sequences, tokens.ids, tokenizer, rule.token_dtype)
         buckets = _deal(frame(payloads), rule.num_buckets[chunk.heldout], arrays_rng)
@@ -161,8 +167,6 @@ def _static_payloads(
     rng: np.random.Generator,
 ) -> list[bytes]:
     """Masked and padded rows under the release's feature names."""
-    if not sequences:
-        return []
     input_ids = np.full((len(sequences), rule.sequences.max_seq_length), tokenizer.pad_id, np.int32)
     boundary = np.zeros_like(input_ids)  # 1 where a word begins, and at [CLS] and [SEP]
     for row, starts, sequence in zip(input_ids, boundary, sequences, strict=True):

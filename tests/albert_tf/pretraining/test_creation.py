@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import UserError
-from albert_tf.pretraining import plan, shards
+from albert_tf.pretraining import chunks, plan, shards
 from albert_tf.pretraining.corpus import Corpus
 from albert_tf.pretraining.creation import CreationSettings, create_records
 from albert_tf.pretraining.plan import is_heldout
@@ -268,6 +268,24 @@ def test_memory_does_not_grow_with_the_text(prose, tiny_spm, tmp_path, peak_memo
         peaks.append(peak)
     assert sizes[1] - sizes[0] > 8
     assert peaks[1] - peaks[0] < 0.3 * (sizes[1] - sizes[0]), (sizes, peaks)
+
+
+def test_rows_of_padding_take_little_memory(tokenizer, tmp_path, monkeypatch):
+    """A chunk of short documents is many rows, which are masked a part at a time."""
+    (tmp_path / "text.txt").write_text("The name of a module is here.\n\n" * 500)
+    sizes, mask_rows = [], chunks.mask_rows
+
+    def spied(input_ids, *arguments, **more):
+        sizes.append(input_ids.shape)
+        return mask_rows(input_ids, *arguments, **more)
+
+    monkeypatch.setattr(chunks, "mask_rows", spied)
+    monkeypatch.setattr(chunks, "_STATIC_POSITIONS", 64 * 100)
+    settings = {"masking": "static", "input_format": "sentences"}
+    info, _ = create(tmp_path / "text.txt", tokenizer, tmp_path / "out", **settings)
+    assert info.num_records >= 500 and sum(rows for rows, _ in sizes) == info.num_records
+    assert {shape for shape in sizes[:-1]} == {(100, 64)} and sizes[-1][0] <= 100
+    assert len(list(features(tmp_path / "out"))) == info.num_records
 
 
 def test_large_vocabulary_takes_four_bytes(tmp_path):
