@@ -77,7 +77,7 @@ def run(flag_values: flags.FlagValues) -> None:
             for rows, ids, mask in batches(window, flag_values.batch_tokens, length, model.tokenizer.pad_id):
                 vectors[rows] = encode(ids, mask)
             _check_finite(vectors)
-            file.write(vectors.tobytes() if output.suffix == ".npy" else _json_lines(vectors))
+            file.writelines([vectors.data] if output.suffix == ".npy" else _json_lines(vectors))
             done += len(texts)
             print(f"{done} of {count} lines", file=sys.stderr)
         if done < count:
@@ -177,5 +177,6 @@ def _check_finite(vectors: np.ndarray) -> None:
         )
 
 
-def _json_lines(vectors: np.ndarray) -> bytes:
-    return "".join(f"{json.dumps(vector)}\n" for vector in vectors.tolist()).encode("ascii")
+def _json_lines(vectors: np.ndarray) -> Iterator[bytes]:
+    """A line for each vector; one at a time, as a number takes forty bytes on the way."""
+    return (f"{json.dumps(vector.tolist())}\n".encode("ascii") for vector in vectors)

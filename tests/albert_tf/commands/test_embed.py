@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -77,6 +78,16 @@ def test_each_line_has_its_own_vector_in_the_order_of_the_input(embedded, model_
 def test_json_lines_hold_the_same_numbers(embedded):
     text = "\n".join(LINES)
     np.testing.assert_array_equal(embedded(text, name="out.jsonl"), embedded(text))
+
+
+def test_json_lines_are_made_one_at_a_time():
+    """A window of them all at once took 4 GB with a base model."""
+    vectors = np.random.default_rng(0).random((2000, 500), np.float32)
+    tracemalloc.start()
+    size = sum(len(line) for line in embed._json_lines(vectors))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000 < size
 
 
 @pytest.mark.parametrize("name", ["out.npy", "out.jsonl"])
