@@ -33,6 +33,7 @@ class AlbertEncoder(layers.AlbertLayer):
         recompute: bool = False,
         **kwargs: Any,
     ) -> None:
+        _check_name(name)
         self.recompute = recompute
         self.config = config if isinstance(config, AlbertConfig) else AlbertConfig.from_dict(config)
         kwargs["initializer_range"] = self.config.initializer_range
@@ -204,6 +205,15 @@ def _sub_layers(
 
 def _fold(seed: tf.Tensor | None, step: int) -> tf.Tensor | None:
     return None if seed is None else tf.random.experimental.stateless_fold_in(seed, step)
+
+
+def _check_name(name: str | None) -> None:
+    """Refuses a name by which our optimisers would take every variable for one of LayerNorm, or a bias."""
+    if found := [part for part in layers.LAYER_NORM_AND_BIAS if part in (name or "")]:
+        raise ValueError(
+            f"name is {name!r}: variables with {found[0]!r} in their names are left out of weight decay and layer "
+            "adaptation, and that would be all of them; choose another name"
+        )
 
 
 def _checked(inputs: dict[str, tf.Tensor] | tf.Tensor, max_positions: int) -> dict[str, tf.Tensor]:

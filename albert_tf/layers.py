@@ -11,6 +11,9 @@ import tf_keras
 
 from albert_tf import activations
 
+# Regular expressions, searched anywhere in a variable's name: what optimisers leave out of weight decay and adaptation.
+LAYER_NORM_AND_BIAS = ("layer_norm", "LayerNorm", "bias")
+
 
 def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None, act: str = "linear") -> tf.Tensor:
     """act(x [..., N] @ kernel [N, M] + bias [M]) in the kernel's dtype: one product of two matrices, whatever x's rank.

@@ -19,10 +19,9 @@ import tf_keras
 from official.modeling.optimization import lamb, legacy_adamw
 
 from albert_tf.errors import UserError
+from albert_tf.layers import LAYER_NORM_AND_BIAS
 
 OPTIMIZERS = ("lamb", "adamw")
-# Regular expressions, searched anywhere in a variable's name.
-LAYER_NORM_AND_BIAS = ("layer_norm", "LayerNorm", "bias")
 
 
 @tf_keras.utils.register_keras_serializable(package="albert_tf")

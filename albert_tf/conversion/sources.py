@@ -35,8 +35,6 @@ def load(
     """
     from absl import logging
 
-    if name is not None:
-        _check_layer_name(name)
     if heads is not None:
         heads = (heads,) if isinstance(heads, str) else tuple(heads)
     with opened(path, heads=heads) as source:
@@ -46,17 +44,6 @@ def load(
     if model.restored.new:
         logging.warning("%s: not in the source, left as initialised: %s", path, ", ".join(model.restored.new))
     return model
-
-
-def _check_layer_name(name: str) -> None:
-    """Refuses a name by which our optimisers would take every variable for one of LayerNorm, or a bias."""
-    from albert_tf.optimization import LAYER_NORM_AND_BIAS
-
-    if found := [part for part in LAYER_NORM_AND_BIAS if part in name]:
-        raise UserError(
-            f"name is {name!r}: variables with {found[0]!r} in their names are left out of weight decay and layer "
-            "adaptation, and that would be all of them; choose another name"
-        )
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from albert_tf.pretraining import dataset as stream
 from albert_tf.pretraining.dataset import Batching, Rows
 from albert_tf.pretraining.record_source import RecordSource
 
-AHEAD = 64  # windows that are waited for; up to 6 MB each where a trainer takes all rows of 512 tokens
+AHEAD = 64  # windows that are waited for; up to 7 MB each where a trainer takes all rows of 512 tokens
 _ENDLESS = 2**62
 _CONNECT_SECONDS = 10.0
 

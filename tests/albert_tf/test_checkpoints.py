@@ -41,7 +41,7 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monke
 
 def test_a_name_that_would_switch_weight_decay_off_is_refused(tmp_path):
     checkpoints.save_model(tmp_path, checkpoints.new_model(CONFIG, {}))
-    with pytest.raises(UserError, match="name is 'debiased': variables with 'bias' in their names are left out of"):
+    with pytest.raises(ValueError, match="name is 'debiased': variables with 'bias' in their names are left out of"):
         checkpoints.load_model(tmp_path, name="debiased")
 
 

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import optimization
+from albert_tf import checkpoints, optimization
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import UserError
 
 RATE, WARMUP, TOTAL = 0.02, 2, 10
@@ -155,6 +156,23 @@ def test_empty_exclusions_are_respected(name):
     weights, gradients = random_problem()
     variables, _ = trained(name, weights, gradients, exclude_from_weight_decay=[])
     assert_weights(variables, numpy_update(weights, gradients, layer_adaptation=name == "lamb", plain=[])[0])
+
+
+@pytest.mark.parametrize("name", [None, "query"])
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
+def test_kernels_and_tables_decay_and_nothing_else(optimizer, name):
+    """Without gradients and at a rate of 1, decay halves what decays (LAMB takes a step as long as the weight)."""
+    config = AlbertConfig(vocab_size=20, embedding_size=4, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+    heads = {"masked_lm": {}, "sentence_order": {}, "conditional_span": {}}
+    variables = checkpoints.new_model(config, heads, name=name).named_variables()
+    for variable in variables.values():
+        variable.assign(tf.ones_like(variable))
+    made = optimization.create_optimizer(optimizer, learning_rate=1.0, weight_decay=0.5, global_clipnorm=None)
+    made.apply_gradients([(tf.zeros_like(variable), variable) for variable in variables.values()])
+    decayed = {key for key, variable in variables.items() if np.all(variable.numpy() < 1)}
+    kept = {key for key, variable in variables.items() if np.all(variable.numpy() == 1)}
+    assert kept == {key for key in variables if key.split("/")[-1] in ("bias", "output_bias", "gamma", "beta")}
+    assert kept | decayed == set(variables) and len(decayed) > 10
 
 
 def test_empty_layer_adaptation_list_is_not_the_decay_list():
