@@ -44,7 +44,7 @@ def test_summary_and_folder(prose, tiny_spm, tmp_path, capsys):
     assert f"training: {info.num_records} records in 2 shards" in printed.out
     for words in ("held-out: ", "documents", "unknown", "of 64 positions", "drawn short", "swapped: ", str(out)):
         assert words in printed.out
-    assert "input format: paragraphs (as asked)" in printed.err and "MB/s" in printed.err
+    assert "input format: paragraphs (as asked)" in printed.err and "million/s" in printed.err
 
 
 def test_flags_reach_the_records(prose, tiny_spm, tmp_path):
