@@ -104,8 +104,8 @@ def kind_of(path: pathlib.Path) -> str:
     if steps := sorted(path.glob("ckpt-*.index")):
         if _is_of_run(_without_ending(steps[0])):
             raise UserError(
-                f"{path} holds the checkpoints of a run: give the run folder {path.parent} for the latest weights, or "
-                f"one of them, such as {_without_ending(steps[0])}"
+                f"{path} holds the checkpoints of a run: give the run folder {path.absolute().parent} for the latest "
+                f"weights, or one of them, such as {_without_ending(steps[0])}"
             )
     if any(path.glob("*.index")):
         found.append("release")
@@ -157,7 +157,7 @@ def _without_ending(path: pathlib.Path) -> pathlib.Path:
 
 def _is_of_run(prefix: pathlib.Path) -> bool:
     """Whether that is RUN/checkpoints/ckpt-STEP, a step from which a run goes on."""
-    folder, named = prefix.parent, re.fullmatch(r"ckpt-\d+", prefix.name)
+    folder, named = prefix.absolute().parent, re.fullmatch(r"ckpt-\d+", prefix.name)
     return bool(named) and folder.name == "checkpoints" and (folder.parent / checkpoints.INFO_FILE).is_file()
 
 
@@ -181,7 +181,7 @@ def _read(
         return release.read(path, heads=heads, config_file=config_file)
     if path.is_dir():
         return _read_native(path, heads)
-    step = _without_ending(path)
+    step = _without_ending(path).absolute()
     return _read_native(step.parent.parent, heads, step=step)
 
 

@@ -385,7 +385,7 @@ def test_init_checkpoint_takes_weights_and_names_what_is_new(pretrain, finished,
     assert_same_weights(tmp_path / "from_run", finished[0])
 
 
-def test_another_run_starts_from_an_earlier_step(pretrain, finished, copy, records, tmp_path):
+def test_another_run_starts_from_an_earlier_step(pretrain, finished, copy, records, tmp_path, monkeypatch):
     step_2 = finished[0] / "checkpoints" / "ckpt-2"
     model = checkpoints.load_model(step_2)
     assert set(model.heads) == {"masked_lm", "sentence_order"} and not model.restored.new
@@ -403,6 +403,11 @@ def test_another_run_starts_from_an_earlier_step(pretrain, finished, copy, recor
     assert_same_weights(tmp_path / "run", weights)  # rate 0 at the first step
     with pytest.raises(UserError, match="holds the checkpoints of a run: give the run folder .*, such as .*/ckpt-2"):
         checkpoints.load_model(step_2.parent)
+    with monkeypatch.context() as patch:  # paths as they are in the folder itself
+        patch.chdir(step_2.parent)
+        assert checkpoints.load_model("ckpt-2").info.made_by["step"] == 2
+        with pytest.raises(UserError, match=f"give the run folder {finished[0]} for the latest weights"):
+            checkpoints.load_model(".")
     described = json.loads((copy / "model.json").read_text())
     (copy / "model.json").write_text(
         json.dumps({**described, "heads": {"masked_lm": {}, "span": {}, "regression": {}}})
