@@ -65,6 +65,7 @@ class Source:
     tokenizer: "Tokenizer | None"
     info: checkpoints.ModelInfo = dataclasses.field(default_factory=checkpoints.ModelInfo)
     may_be_new: tuple[str, ...] = ()  # our variables that this source never has
+    untrained: tuple[str, ...] = ()  # our variables that it has as they were initialised: they count as new
     notices: list[str] = dataclasses.field(default_factory=list)
 
     def model(self, dtype: Any = None, name: str | None = None) -> checkpoints.Model:
@@ -73,10 +74,13 @@ class Source:
         checkpoints.check_sizes(self.config, tensors, str(self.path))
         how = {"info": self.info, "dtype": dtype, "name": name}
         model = checkpoints.new_model(self.config, self.heads, self.tokenizer, **how)
-        model.restored = checkpoints.assign(
+        restored = checkpoints.assign(
             model, tensors, source=str(self.path), skipped=skipped, may_be_new=self.may_be_new
         )
-        _initialise(model, self.may_be_new)
+        _initialise(model, restored.new)
+        new = (*restored.new, *(name for name in restored.filled if name in self.untrained))
+        filled = tuple(name for name in restored.filled if name not in self.untrained)
+        model.restored = dataclasses.replace(restored, filled=filled, new=new)
         return model
 
 
@@ -86,6 +90,6 @@ def _initialise(model: checkpoints.Model, names: Iterable[str]) -> None:
 
     variables = model.named_variables()
     for name in names:
-        if name in model.restored.new and variables[name].shape.rank == 2:
+        if variables[name].shape.rank == 2:
             start = tf.random.stateless_truncated_normal(variables[name].shape, seed=[0, 0])
             variables[name].assign(start * model.config.initializer_range)

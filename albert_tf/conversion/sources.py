@@ -209,7 +209,6 @@ def _read_native(folder: pathlib.Path, heads: tuple[str, ...] | None, *, step: p
         made_by = {**info.made_by, "step": int(step.name.removeprefix("ckpt-"))}
         made_by.pop("metrics", None)  # those of the step that the folder holds
         info = dataclasses.replace(info, made_by=made_by)
-    stored = {name: value for name, value in stored.items() if name not in untrained}
     parts = {"encoder", *taken}
     return Source(
         kind="native",
@@ -223,6 +222,7 @@ def _read_native(folder: pathlib.Path, heads: tuple[str, ...] | None, *, step: p
         tokenizer=tokenizer,
         info=info,
         may_be_new=untrained,
+        untrained=untrained,
     )
 
 

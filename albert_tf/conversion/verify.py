@@ -50,7 +50,10 @@ def sample_inputs(config: AlbertConfig) -> dict[str, np.ndarray]:
 def source_outputs(source: Source, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the stored tensors mean, computed from the source's own names in NumPy."""
     network = reference.NETWORKS[source.kind](source.stored, source.stored_config, source.heads)
-    return reference.forward(network, inputs)
+    outputs = reference.forward(network, inputs)
+    if source.untrained:
+        outputs.pop("pooled_output", None)  # of a pooler that a target may leave out
+    return outputs
 
 
 def model_outputs(model: checkpoints.Model, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ import pytest
 
 from albert_tf import checkpoints
 from albert_tf.config import AlbertConfig
+from albert_tf.conversion.names import POOLER
 from albert_tf.errors import UserError
 
 CONFIG = AlbertConfig(
@@ -37,6 +38,21 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monke
         file.unlink()
     with pytest.raises(UserError, match="weights-2.index is missing"):
         checkpoints.load_model(tmp_path)
+
+
+def test_a_pooler_called_untrained_comes_back_as_it_was_saved(tmp_path):
+    """Who trains it in a loop of their own saves it with the description that came with the model."""
+    info = checkpoints.ModelInfo(made_by={"new": list(POOLER)})
+    checkpoints.save_model(tmp_path / "pretrained", checkpoints.new_model(CONFIG, {}, info=info))
+    model = checkpoints.load_model(tmp_path / "pretrained")
+    trained = {name: model.named_variables()[name].numpy() + 1 for name in POOLER}
+    for name, value in trained.items():
+        model.named_variables()[name].assign(value)
+    checkpoints.save_model(tmp_path / "trained", model)
+    again = checkpoints.load_model(tmp_path / "trained")
+    for name, value in trained.items():
+        np.testing.assert_array_equal(again.named_variables()[name], value)
+    assert again.restored.new == POOLER and not set(again.restored.filled) & set(POOLER)
 
 
 def test_a_name_that_would_switch_weight_decay_off_is_refused(tmp_path):
