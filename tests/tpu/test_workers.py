@@ -31,7 +31,8 @@ def assert_same_run(folder, expected):
     found, wanted = (read_metrics(one / "metrics.jsonl") for one in (folder, expected))
     assert [(line["kind"], line["step"]) for line in found] == [(line["kind"], line["step"]) for line in wanted]
     for line, other in zip(found, wanted, strict=True):
-        for name in set(other) - {"kind", "step", "data", "steps_per_second", "tokens_per_second"}:
+        assert line.get("records") == other.get("records")
+        for name in set(other) - {"kind", "step", "data", "records", "steps_per_second", "tokens_per_second"}:
             if name != "input_waiting_share":
                 assert line[name] == pytest.approx(other[name], rel=1e-5, abs=1e-5), (line["step"], name)
     for read in (weights_of, state_of):
