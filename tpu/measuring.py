@@ -96,11 +96,11 @@ def inference_step(case: Case, trainer: PretrainingTrainer) -> Callable[[], None
     inputs = {name: value for name, value in random_features(case).items() if name in names}
     inputs["output_positions"] = tf.zeros([case.rows, 0], tf.int32)
 
-    @tf.function(jit_compile=case.jit_compile or None)
+    @tf.function(jit_compile=case.jit_compile or None, autograph=False)
     def encode(given: dict[str, tf.Tensor]) -> tf.Tensor:
         return trainer.model.encoder(given, training=False)["pooled_output"]
 
-    everywhere = tf.function(lambda given: trainer.strategy.run(encode, args=(given,)))
+    everywhere = tf.function(lambda given: trainer.strategy.run(encode, args=(given,)), autograph=False)
 
     def step() -> None:
         for output in trainer.strategy.experimental_local_results(everywhere(inputs)):

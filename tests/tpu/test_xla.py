@@ -82,7 +82,7 @@ def test_a_pretraining_step_compiles_for_every_objective(make_records, tiny_spm,
     weights, results = [], []
     for compiled in (True, False)[: 1 if dropout else 2]:
         trainer = pretraining_trainer(with_dropout(dropout), heads, batches, grad_accum_steps=accumulation)
-        step = tf.function(trainer._replica_step, jit_compile=compiled or None)
+        step = tf.function(trainer._replica_step, jit_compile=compiled or None, autograph=False)
         for _ in range(3):
             step(features)
             trainer.global_step.assign_add(1)
