@@ -33,8 +33,10 @@ SMALL = AlbertConfig(
     max_position_embeddings=64,
 )
 # XLA draws other random numbers, so values are compared without dropout.
-CASES = pytest.mark.parametrize(
-    ("accumulation", "dropout"), [(1, 0.0), (2, 0.0), pytest.param(2, 0.1, marks=pytest.mark.slow)]
+SLOW = pytest.mark.slow
+CASES = pytest.mark.parametrize(("accumulation", "dropout"), [(1, 0.0), (2, 0.0), pytest.param(2, 0.1, marks=SLOW)])
+HEAD_CASES = pytest.mark.parametrize(  # accumulated, each head takes seconds: quick in pretraining only
+    ("accumulation", "dropout"), [(1, 0.0), pytest.param(2, 0.0, marks=SLOW), pytest.param(2, 0.1, marks=SLOW)]
 )
 
 
@@ -191,7 +193,7 @@ def task_batch(name, tokenizer, slices):
     return task, batching.padded_batch(features, numbers, batching.Shapes(max_seq_length=48, static=True), rows=4)
 
 
-@CASES
+@HEAD_CASES
 @pytest.mark.parametrize("name", TASKS)
 def test_a_fine_tuning_step_compiles_for_every_head(tiny_spm, name, accumulation, dropout):
     """The whole step, as a TPU compiles it."""
